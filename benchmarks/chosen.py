@@ -29,11 +29,11 @@ from planned import expand, parser_of, read_plan
 from shots import candidates, rows_of
 
 from embrew import opening
+from embrew.analysis.demonstrations import TRIAL_CONTEXT, CountChoice, choose_demonstrations
 from embrew.cli.arguments import read_numbers
 from embrew.data.beir import read_beir
 from embrew.data.reading import splits
 from embrew.evaluation import evaluate, read_suite
-from embrew.evaluation.demonstration_count import TRIAL_CONTEXT, Choice, choose_demonstrations
 from embrew.files.writing import write_json
 from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration
@@ -57,7 +57,7 @@ def main() -> None:
     write(arguments.plan, plan, found, arguments.output)
 
 
-def chosen(encoder: Any, task: Any, plan: dict[str, Any]) -> Choice:
+def chosen(encoder: Any, task: Any, plan: dict[str, Any]) -> CountChoice:
     """What dev rows choose for a task, judged on its own split; without dev rows, none and all."""
     source, counts = Path(task.path), read_numbers(plan["counts"])
     shown = candidates(source.name)[: max(counts)]
@@ -74,7 +74,7 @@ def chosen(encoder: Any, task: Any, plan: dict[str, Any]) -> Choice:
         encoder.add_context(TRIAL_CONTEXT, Context(context.instruction, shown[:count]))
         (result,) = evaluate(encoder, [bare], context=TRIAL_CONTEXT, batch_tokens=BATCH_TOKENS)
         scores[count] = result.main_score
-    return Choice({}, scores, 0)
+    return CountChoice({}, scores, 0)
 
 
 def dev_of(source: Path, shown: Sequence[Demonstration], made: Path) -> Path | None:
@@ -127,7 +127,7 @@ def judge(folder: Path, pairs: Iterable[tuple[str, str]]) -> None:
     (folder / "qrels.dev.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines, encoding="utf-8")
 
 
-def write(plan_file: Path, plan: dict[str, Any], found: dict[str, Choice], folder: Path) -> None:
+def write(plan_file: Path, plan: dict[str, Any], found: dict[str, CountChoice], folder: Path) -> None:
     """One Markdown and one JSON file."""
     around = circumstances(f"python benchmarks/chosen.py benchmarks/plans/{plan_file.name}")
     rows: list[list[str]] = []
@@ -148,7 +148,7 @@ def write(plan_file: Path, plan: dict[str, Any], found: dict[str, Choice], folde
     write_json(folder / f"{plan_file.stem}.json", record)
 
 
-def rows_of_choices(found: Mapping[str, Choice]) -> dict[str, dict[str, list[float]]]:
+def rows_of_choices(found: Mapping[str, CountChoice]) -> dict[str, dict[str, list[float]]]:
     """Scores on the tasks' own splits by row and task, one value each, in the form of the other result files."""
     rows = {
         "all off": {task: [choice.test[0]] for task, choice in found.items()},

@@ -26,7 +26,7 @@ from planned import cell
 
 from embrew import Encoder, opening
 from embrew.adapting import train_into_space
-from embrew.adapting.space import measure, read_judged
+from embrew.adapting.space import measure_student, read_judged
 from embrew.corpus.vectors import open_index
 from embrew.data.sentences import sentence_spans
 from embrew.files.writing import write_jsonl
@@ -136,7 +136,7 @@ def trained(student: str, seed: int, work: Path, teacher: Any) -> dict[str, Any]
     rows = {INDEXES[0]: report["rows"]}
     for name in INDEXES[1:]:
         judged, index = read_judged(spaces / name), open_index(str(work / name), encoder)
-        rows[name] = measure(encoder, teacher, index, judged.queries, judged, settings["layers"])
+        rows[name] = measure_student(encoder, teacher, index, judged.queries, judged, settings["layers"])
     made = circumstances(COMMAND)
     return {"made": made, "rows": rows, "seconds": report["seconds"], "queries": report["queries"]["train"]}
 

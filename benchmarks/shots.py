@@ -18,8 +18,8 @@ from planned import file_name
 from embrew.data.fingerprints import normalised
 from embrew.encoder import Encoder
 from embrew.evaluation import find_task
+from embrew.evaluation.overlap import task_texts
 from embrew.evaluation.suites import Suite
-from embrew.evaluation.task_texts import task_texts
 from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration
 

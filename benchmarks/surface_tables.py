@@ -9,8 +9,7 @@ from typing import Any
 
 from harness import table
 
-from embrew.analysis.surface import Surface
-from embrew.analysis.truncation import Truncation
+from embrew.analysis.surface import Surface, Truncation
 from embrew.evaluation import Result
 from embrew.evaluation.uncertainty import compare
 from embrew.training.run_json import read_run

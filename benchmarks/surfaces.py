@@ -41,12 +41,11 @@ from surface_tables import Found, chosen, compared, criterion, figures, pictured
 from embrew import opening
 from embrew.analysis.input_texts import read_texts, vectors_of
 from embrew.analysis.plots import plot_surfaces, plot_truncations
-from embrew.analysis.surface import Surface, surface_of
-from embrew.analysis.truncation import Truncation, truncation_of
+from embrew.analysis.surface import Surface, Truncation, surface_of, truncation_of
 from embrew.cutting import cut
 from embrew.encoder import Encoder
 from embrew.evaluation import evaluate, read_suite
-from embrew.evaluation.report import read_result
+from embrew.evaluation.results import read_result
 from embrew.files.writing import atomic_path
 from embrew.recipe import Recipe
 from embrew.sweep.reuse import reuse_stages

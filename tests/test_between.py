@@ -30,7 +30,7 @@ from embrew.data.formats import read_file
 from embrew.data.sets import HubSet
 from embrew.evaluation import Result
 from embrew.evaluation.processes import CorpusChunks
-from embrew.evaluation.report import write_result
+from embrew.evaluation.results import write_result
 from embrew.inspection import inspect
 from embrew.recipe import Recipe, build
 from embrew.report import read_folder

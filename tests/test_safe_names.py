@@ -11,7 +11,7 @@ import pytest
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.evaluation import evaluate, find_task, read_suite
 from embrew.evaluation.mteb_tasks import _load
-from embrew.evaluation.report import Result, write_result
+from embrew.evaluation.results import Result, write_result
 from embrew.files.names import is_safe_name, path_inside
 from embrew.search import SearchIndex
 from embrew.storage.parts import check_name, remove_context, write_context

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 
@@ -33,11 +33,20 @@ class TextEncoder(Protocol):
         """Return vectors of documents."""
 
 
+class EncodeOptions(TypedDict, total=False):
+    """Keywords for the encode methods; `batch_tokens` and `num_layers` only where the encoder has them."""
+
+    batch_tokens: int
+    convert_to_numpy: bool
+    num_layers: int
+    show_progress_bar: bool
+
+
 def encode_options(
     encoder: TextEncoder, *, batch_tokens: int | None = None, show_progress_bar: bool = False
-) -> dict[str, Any]:
+) -> EncodeOptions:
     """Return keywords for the encode methods; `batch_tokens` only if the encoder has it."""
-    options: dict[str, Any] = {"show_progress_bar": show_progress_bar, "convert_to_numpy": True}
+    options: EncodeOptions = {"show_progress_bar": show_progress_bar, "convert_to_numpy": True}
     if batch_tokens is not None and "batch_tokens" in inspect.signature(encoder.encode).parameters:
         options["batch_tokens"] = batch_tokens
     return options

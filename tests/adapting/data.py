@@ -18,4 +18,4 @@ def prepare(
     documents = None if docs is None else data_source(docs, "documents")
     examples = None if pairs is None else data_source(pairs, "pairs")
     defaults = read_defaults([*overrides, f"adapt.max_chars={max_chars}"])
-    return preparing.prepare(documents, examples, folder, defaults=defaults)
+    return preparing.prepare_data(documents, examples, folder, defaults=defaults)

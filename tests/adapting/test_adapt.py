@@ -18,8 +18,14 @@ from typer.testing import CliRunner
 
 from embrew import Encoder, adapt, opening
 from embrew.adapting.defaults import method_names, read_defaults
-from embrew.adapting.recipes import load_written_recipe, text_lengths, training_recipe, untrained_recipe, write_recipe
-from embrew.adapting.step_times import seconds_per_step
+from embrew.adapting.recipes import (
+    load_written_recipe,
+    seconds_per_step,
+    text_lengths,
+    training_recipe,
+    untrained_recipe,
+    write_recipe,
+)
 from embrew.cli import app
 from embrew.cli.adapt import METHODS
 from embrew.data.beir import read_beir

@@ -12,10 +12,10 @@ import torch
 from huggingface_hub.errors import GatedRepoError
 
 from embrew import adapt
-from embrew.adapting import default_models
-from embrew.adapting.default_models import models_that_fit
+from embrew.adapting import starts
 from embrew.adapting.defaults import read_defaults, shipped
 from embrew.adapting.preparation.prepare import Prepared
+from embrew.adapting.starts import models_that_fit
 from embrew.planning.devices import GIB, Device
 from tests.adapting.data import prepare
 from tests.rows import write_rows
@@ -45,10 +45,10 @@ def machine(
         if hub is not None:
             raise hub
 
-    monkeypatch.setattr(default_models, "total_and_free", lambda: (64 * GIB, int(free * GIB)))
+    monkeypatch.setattr(starts, "total_and_free", lambda: (64 * GIB, int(free * GIB)))
     monkeypatch.setattr("embrew.planning.devices._timed", lambda _: speed)
-    monkeypatch.setattr(default_models, "is_cached", lambda model: model in here)
-    monkeypatch.setattr(default_models, "local_model", lambda model: None)
+    monkeypatch.setattr(starts, "is_cached", lambda model: model in here)
+    monkeypatch.setattr(starts, "local_model", lambda model: None)
     monkeypatch.setattr("huggingface_hub.HfApi.auth_check", auth_check)
     return asked
 
@@ -61,8 +61,8 @@ def test_a_gpu_whose_speed_is_unknown(data: Prepared, monkeypatch: pytest.Monkey
     """Only its memory says what fits."""
     machine(monkeypatch)
     gpu = Device("another", 4 * GIB, math.nan, math.nan)
-    monkeypatch.setattr(default_models, "pick_device", lambda _: torch.device("cuda"))
-    monkeypatch.setattr(default_models, "device_here", lambda _: gpu)
+    monkeypatch.setattr(starts, "pick_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(starts, "device_here", lambda _: gpu)
     assert models_that_fit(data, read_defaults()) == [*NAMES[:2], "smollm2-135m", "google/gemma-3-270m"]
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from embrew.adapting.preparation.documents import read_folder, split_into_passages
+from embrew.adapting.preparation.sources import read_document_folder, split_into_passages
 from embrew.data.beir import Document
 from tests.rows import write_rows
 
@@ -36,14 +36,14 @@ def folder(tmp_path):
 
 
 def test_files_are_documents_and_lines_of_jsonl_too(folder):
-    found = {document.id: (document.title, document.text) for document in read_folder(folder)}
+    found = {document.id: (document.title, document.text) for document in read_document_folder(folder)}
     assert found == {
         "a.txt": ("", "One line.\nAnother line."),
         "deep/b.md": ("", "# Title\ntext"),
         "deep/er/c.jsonl#x": ("T", "row x"),
         "deep/er/c.jsonl#2": ("", "row two"),
     }
-    (single,) = read_folder(folder / "a.txt")
+    (single,) = read_document_folder(folder / "a.txt")
     assert single.id == "a.txt"
 
 
@@ -52,7 +52,7 @@ def test_what_is_left_out_is_said(folder, caplog):
     (folder / "empty.txt").write_text(" \n")
     (folder / "twice.txt").write_text("one  line.\nANOTHER line.")
     with caplog.at_level(logging.WARNING):
-        assert len(read_folder(folder)) == 4
+        assert len(read_document_folder(folder)) == 4
     assert "1 files of other kinds are left out (1 .png)" in caplog.text
     assert "1 empty documents are left out" in caplog.text
     assert "1 documents have the text of another one" in caplog.text
@@ -70,18 +70,18 @@ def test_what_is_left_out_is_said(folder, caplog):
 def test_what_cannot_be_read_is_named(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        read_folder(tmp_path)
+        read_document_folder(tmp_path)
     assert message in str(error.value)
 
 
 def test_no_documents(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no documents; expected files ending in .txt"):
-        read_folder(tmp_path)
+        read_document_folder(tmp_path)
     (tmp_path / "a.docx").write_text("x")
     with pytest.raises(FileNotFoundError, match="it holds .docx files"):
-        read_folder(tmp_path)
+        read_document_folder(tmp_path)
     with pytest.raises(FileNotFoundError, match="no folder"):
-        read_folder(tmp_path / "none")
+        read_document_folder(tmp_path / "none")
 
 
 def pdf(words: str) -> bytes:
@@ -106,7 +106,7 @@ def pdf(words: str) -> bytes:
 def test_pdf(tmp_path):
     pytest.importorskip("pypdf")
     (tmp_path / "a.pdf").write_bytes(pdf("Cats purr."))
-    (document,) = read_folder(tmp_path)
+    (document,) = read_document_folder(tmp_path)
     assert (document.id, document.text) == ("a.pdf", "Cats purr.")
 
 
@@ -118,7 +118,7 @@ def test_pdf_without_text(content, message, tmp_path):
     pytest.importorskip("pypdf")
     (tmp_path / "a.pdf").write_bytes(content)
     with pytest.raises(ValueError, match="a.pdf") as error:
-        read_folder(tmp_path)
+        read_document_folder(tmp_path)
     assert message in str(error.value)
 
 
@@ -129,7 +129,7 @@ def test_pdf_with_a_filter_that_is_not_read(name, tmp_path):
         pdf("Cats purr.").replace(b"<< /Length", b"<< /Filter /%s /Length" % name.encode())
     )
     with pytest.raises(ValueError, match=r"a.pdf: cannot be read as PDF \(.*\); repair it, or move it away"):
-        read_folder(tmp_path)
+        read_document_folder(tmp_path)
 
 
 @pytest.mark.parametrize("password", ["", "secret"])
@@ -139,16 +139,16 @@ def test_encrypted_pdf(password, tmp_path):
     writer.write(tmp_path / "a.pdf")
     if password:
         with pytest.raises(ValueError, match="a.pdf: needs a password; save it without one, or move it away"):
-            read_folder(tmp_path)
+            read_document_folder(tmp_path)
     else:
-        assert read_folder(tmp_path)[0].text == "Cats purr."
+        assert read_document_folder(tmp_path)[0].text == "Cats purr."
 
 
 def test_pdf_without_pypdf(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pypdf", None)
     (tmp_path / "a.pdf").write_bytes(pdf("Cats purr."))
     with pytest.raises(ValueError, match='pip install "embrew\\[pdf\\]"'):
-        read_folder(tmp_path)
+        read_document_folder(tmp_path)
 
 
 def test_passages_have_the_heading_above_them():

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from embrew.adapting import step_times
+from embrew.adapting import recipes
 from embrew.adapting.baselines import score_bm25, score_hybrid
 from embrew.adapting.defaults import read_defaults
 from embrew.adapting.outcome import RaceRow, advice_lines, best_of, cheapest_of
@@ -47,11 +47,11 @@ def test_what_is_used_and_what_is_cheapest(tmp_path: Path) -> None:
     assert best_of(rows) is best and cheapest_of(rows, best) is near
     lines = advice_lines(rows, best, prepared(tmp_path), quick=False)
     assert lines[0] == "Use large, trained: nDCG@10 50.0 on 60 held-out questions, the best of 4 on dev."
-    assert lines[1].startswith("small cannot be told from it on dev (-2.5 points (95 % interval -")
-    assert lines[1].endswith("and takes 3.0 ms a text where it takes 9.0.")
+    assert lines[1].startswith("small cannot be distinguished from it on dev (-2.5 points (95 % interval -")
+    assert lines[1].endswith("and takes 3.0 ms per text instead of 9.0.")
     assert lines[2] == "Next: serve it: embrew serve OUT/export."
     del rows[3]
-    assert advice_lines(rows, best, prepared(tmp_path), quick=False)[1].startswith("No faster one is as good on dev")
+    assert advice_lines(rows, best, prepared(tmp_path), quick=False)[1].startswith("No faster encoder is within chance")
 
 
 def test_an_untrained_one_is_the_best(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_steps_are_what_the_minutes_allow(tmp_path: Path) -> None:
 
     def steps(minutes: float, dev_seconds: float) -> tuple[list[int], int]:
         defaults = read_defaults([f"adapt.minutes={minutes}", "adapt.evaluations=5"])
-        return step_times.steps_in_time(recipe, chosen, data, defaults, dev_seconds, [2.0, 10.0])
+        return recipes.steps_in_time(recipe, chosen, data, defaults, dev_seconds, [2.0, 10.0])
 
     # 600 s less 7 evaluations of 10 s: 265 s for each stage
     assert steps(10, 10.0) == ([132, 26], 5)
@@ -105,11 +105,11 @@ def test_a_step_is_timed_on_short_and_long_rows() -> None:
     lengths = [number**2 for number in range(32)]
     whole = sum(lengths) / 32
     for count in (8, 16, 32):
-        few = step_times.spread(lengths, count)
+        few = recipes.spread(lengths, count)
         assert len(set(few)) == count and abs(sum(few) / count - whole) < 0.1 * whole
     assert sum(lengths[:8]) / 8 < 0.1 * whole
-    assert step_times.spread(lengths, 2) == [lengths[8], lengths[24]]
-    assert step_times.spread([7, 9], 32) == [7, 9]
+    assert recipes.spread(lengths, 2) == [lengths[8], lengths[24]]
+    assert recipes.spread([7, 9], 32) == [7, 9]
 
 
 @pytest.fixture

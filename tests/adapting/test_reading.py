@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from embrew.adapting.preparation.sources import data_source, read_documents, read_pairs
+from embrew.adapting.preparation.sources import data_source, documents_of_source, read_pairs
 from tests.rows import write_rows
 
 PAIRS = [(f"what is a number {i}?", f"It is the number {i}, as they say.", f"It is not {i}.") for i in range(3)]
@@ -95,15 +95,15 @@ def test_a_beir_folder_gives_pairs_and_documents(tmp_path: Path) -> None:
     lines = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in range(len(PAIRS)))]
     (tmp_path / "qrels" / "train.tsv").write_text("\n".join(lines) + "\n")
     assert [(p.question, p.answer) for p in read_pairs(data_source(tmp_path, "pairs"))] == [(q, a) for q, a, _ in PAIRS]
-    documents = read_documents(data_source(tmp_path, "documents"))
+    documents = documents_of_source(data_source(tmp_path, "documents"))
     assert [document.text for document in documents] == [a for _, a, _ in PAIRS], "queries are no documents"
 
 
 def test_documents_of_a_table(tmp_path: Path) -> None:
     Dataset.from_list([{"text": a, "body": q} for q, a, _ in PAIRS]).to_parquet(tmp_path / "texts.parquet")
-    plain = read_documents(data_source(tmp_path / "texts.parquet", "documents"))
+    plain = documents_of_source(data_source(tmp_path / "texts.parquet", "documents"))
     assert [document.text for document in plain] == [a for _, a, _ in PAIRS]
-    mapped = read_documents(
+    mapped = documents_of_source(
         data_source({"path": str(tmp_path / "texts.parquet"), "columns": {"text": "body"}}, "documents")
     )
     assert [document.text for document in mapped] == [q for q, _, _ in PAIRS]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from embrew.analysis.dev_uniformity import add_uniformity
-from embrew.analysis.uniformity import alignment_uniformity
+from embrew.analysis.uniformity import add_uniformity, alignment_uniformity
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets

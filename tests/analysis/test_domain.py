@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.analysis.domain_knowledge import Figures, Sample, diagnose
-from embrew.analysis.perplexity import Perplexity, perplexity_of
+from embrew.analysis.domain_knowledge import (
+    Figures,
+    Perplexity,
+    Sample,
+    Separation,
+    diagnose,
+    perplexity_of,
+    separation,
+    separation_of,
+)
 from embrew.analysis.qa import QA
-from embrew.analysis.separation import Separation, separation, separation_of
 from tests.conftest import SENTENCES
 
 
@@ -115,7 +122,7 @@ def test_nothing_to_predict_is_refused(make_encoder):
 
 def test_long_texts_are_read_in_windows(make_encoder, monkeypatch):
     """Every token is predicted once, in windows that know nothing of each other."""
-    monkeypatch.setattr("embrew.analysis.perplexity.WINDOW", 11)
+    monkeypatch.setattr("embrew.analysis.domain_knowledge.WINDOW", 11)
     encoder = make_encoder()
     text = " ".join(SENTENCES)
     ids = encoder.tokenizer(text, add_special_tokens=False)["input_ids"]

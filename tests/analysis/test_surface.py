@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from embrew.analysis.surface import Surface, milliseconds_of, surface_of
-from embrew.analysis.truncation import truncation_of
+from embrew.analysis.surface import Surface, milliseconds_of, surface_of, truncation_of
 from embrew.cli.analyze.kinds import read_share
 from embrew.cli.arguments import read_numbers
 from embrew.cutting import cut

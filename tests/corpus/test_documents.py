@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from embrew.adapting.preparation.documents import read_folder
+from embrew.adapting.preparation.sources import read_document_folder
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.corpus.rows import sample_texts
 from embrew.search import SearchIndex
@@ -42,7 +42,7 @@ def ids_of(folder: Path, out: Path) -> list[str]:
 def test_a_file_is_one_document_as_for_adapt(name: str, tmp_path: Path) -> None:
     folder = write(tmp_path / "docs", {name: FILES[name]})
     for path in (folder, folder / name):
-        (document,) = read_folder(path)
+        (document,) = read_document_folder(path)
         assert sample_texts(path, 9) == (document.content,)
         assert ids_of(path, tmp_path / f"out-{path.name}") == ["1"]
         (indexed,) = SearchIndex.build(Stub(), path).documents
@@ -50,7 +50,7 @@ def test_a_file_is_one_document_as_for_adapt(name: str, tmp_path: Path) -> None:
 
 
 def test_a_page_is_its_text_without_markup(tmp_path: Path) -> None:
-    (document,) = read_folder(write(tmp_path / "docs", {"d.html": PAGE}))
+    (document,) = read_document_folder(write(tmp_path / "docs", {"d.html": PAGE}))
     assert document.title == "Tax law"
     assert document.text.split() == ["Income", "&", "tax", "Pay", "by", "May", "or", "June.", "one", "two"]
     assert [line for line in document.text.split("\n") if line] == [
@@ -61,7 +61,7 @@ def test_a_page_is_its_text_without_markup(tmp_path: Path) -> None:
         "two",
     ]
     broken = write(tmp_path / "broken", {"x.html": "<title>t</title><p>a &lt; b <b>c</div> d &eacute; <unknown>e"})
-    assert read_folder(broken)[0].text == "a < b c\nd " + html.unescape("&eacute;") + " e"
+    assert read_document_folder(broken)[0].text == "a < b c\nd " + html.unescape("&eacute;") + " e"
 
 
 @pytest.mark.parametrize(

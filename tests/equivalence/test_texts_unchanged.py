@@ -21,7 +21,7 @@ from embrew.corpus import encode_corpus, read_vectors
 from embrew.data.beir import Document
 from embrew.encoder import Encoder
 from embrew.evaluation import Task
-from embrew.evaluation.scoring import prepare
+from embrew.evaluation.runs import prepare
 from embrew.export.exporting import export_encoder
 from embrew.search import SearchIndex
 from tests.corpus.stub import Stub

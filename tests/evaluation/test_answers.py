@@ -2,7 +2,7 @@
 
 import pytest
 
-from embrew.evaluation.questions import can_be_found, contains_answer, exact_match, normalise
+from embrew.evaluation.kinds.rag import can_be_found, contains_answer, exact_match, normalise
 
 
 @pytest.mark.parametrize(

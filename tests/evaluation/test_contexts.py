@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from embrew.analysis.demonstrations import choose_demonstrations
 from embrew.evaluation import evaluate, find_task
-from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.model.context_vectors import initialize_demonstrator
 from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.analysis.demonstrations import choose_demonstrations
+from embrew.analysis.uniformity import evaluation_of
 from embrew.data.fingerprints import fingerprints
 from embrew.evaluation import evaluate
-from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_retrieval, task_rows, training_rows

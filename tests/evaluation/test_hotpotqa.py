@@ -6,7 +6,7 @@ import pytest
 
 from embrew.data.beir import read_beir
 from embrew.evaluation.hotpotqa import HotpotQA, store_hotpotqa
-from embrew.evaluation.questions import read_questions
+from embrew.evaluation.kinds.rag import read_questions
 
 PARAGRAPHS = {
     "Ada": ["Ada was born in London.", " She wrote programs."],

@@ -16,14 +16,14 @@ from embrew.cli import app
 from embrew.data.columns import accepted_layouts
 from embrew.evaluation import evaluate, find_task, read_suite, table
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.mteb_tasks import kind_of
-from embrew.evaluation.task import Rows, Task, TaskKind
+from embrew.evaluation.mteb_tasks import mteb_kind
+from embrew.evaluation.task import Task, TaskColumns, TaskKind
 from embrew.evaluation.uncertainty import interval
-from embrew.report.models import models_of
+from embrew.report.comparison import models_of
 from tests.rows import write_rows
 
 
-def score(encoder: Any, rows: Rows, *, longer: float = 1.0, **options: Any) -> dict[str, Any]:
+def score(encoder: Any, rows: TaskColumns, *, longer: float = 1.0, **options: Any) -> dict[str, Any]:
     graded = [int(label) for label in rows["label"]]
     norms = np.linalg.norm(encoder.encode(rows["text"], **options), axis=1) * longer
     right = [float((norm > 1.5) == bool(label)) for norm, label in zip(norms, graded, strict=True)]
@@ -123,10 +123,10 @@ def test_types_of_mteb_follow_from_the_registry(toy: Path) -> None:
         class metadata:
             name, type = "Lengths", "Length"
 
-    assert kind_of(Found) == "length"
+    assert mteb_kind(Found) == "length"
     Found.metadata.type = "Width"
     with pytest.raises(ValueError, match="Lengths has the type Width; supported are STS, Retrieval, .*, Length"):
-        kind_of(Found)
+        mteb_kind(Found)
 
 
 def test_kinds_and_tables_open_no_weights() -> None:

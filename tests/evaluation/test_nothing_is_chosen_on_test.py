@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from embrew.analysis.demonstrations import choose_demonstrations
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.evaluation import evaluate
-from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
 from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations

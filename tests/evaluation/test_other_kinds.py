@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embrew.evaluation import evaluate
-from embrew.evaluation.kinds.pair_classification import best_threshold, score_pair_classification
-from embrew.evaluation.kinds.reranking import score_reranking
+from embrew.evaluation.kinds.retrieval import score_reranking
+from embrew.evaluation.kinds.similarity import best_threshold, score_pair_classification
 from tests.rows import write_rows
 
 

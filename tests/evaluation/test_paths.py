@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from embrew.evaluation import MtebTask, find_task
-from embrew.evaluation.paths import Paths, read_paths, write_paths
+from embrew.evaluation.results import Paths, read_paths, write_paths
 
 
 def test_paths_are_absolute_and_those_of_other_tasks_are_kept(

@@ -1,7 +1,7 @@
 import pytest
 
 from embrew.data.beir import read_beir
-from embrew.evaluation.questions import Question, read_questions
+from embrew.evaluation.kinds.rag import Question, read_questions
 from tests.conftest import data_folder
 from tests.evaluation.scored import write
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from embrew.data.beir import Document
 from embrew.evaluation import evaluate, find_task, grid_table, read_suite, table
 from embrew.evaluation.find import cells
-from embrew.evaluation.kinds.rag import RagData, Vectors, nearest, score_rag
-from embrew.evaluation.questions import Question
+from embrew.evaluation.kinds.rag import Question, RagData, SideVectors, nearest, score_rag
+from embrew.evaluation.overlap import check_demonstrations
 from embrew.evaluation.task import GridCache
-from embrew.evaluation.task_texts import check_demonstrations
-from embrew.report.models import models_of
+from embrew.report.comparison import models_of
 from embrew.report.tables import grid
 from tests.rows import write_rows
 
@@ -120,7 +119,7 @@ def test_euclidean_distance_ranks_as_the_cosine_does(count, dims, seed):
         draw.normal(size=(30, 8)) * 5,
         draw.normal(size=(count, 8)) * draw.uniform(0.1, 9, (count, 1)),
     )
-    found, _ = nearest(Vectors(questions.astype(np.float32), documents.astype(np.float32), 0, 0), dims)
+    found, _ = nearest(SideVectors(questions.astype(np.float32), documents.astype(np.float32), 0, 0), dims)
     a, b = questions[:, :dims], documents[:, :dims]
     cosine = (a @ b.T) / np.linalg.norm(a, axis=1, keepdims=True) / np.linalg.norm(b, axis=1)
     best = cosine.max(axis=1)
@@ -150,7 +149,7 @@ def test_exact_match_and_recall_are_both_there():
         Document("d3", "Yes!"),
     ]
     unit = np.eye(3, dtype=np.float32)
-    vectors, last = Vectors(unit, unit, 1.0, 2.0), Vectors(unit[2:], unit, 1.0, 2.0)
+    vectors, last = SideVectors(unit, unit, 1.0, 2.0), SideVectors(unit[2:], unit, 1.0, 2.0)
 
     def score(vectors, questions, generator=None):
         cache = GridCache()

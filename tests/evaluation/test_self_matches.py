@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from embrew.evaluation import evaluate, find_task, read_suite
-from embrew.evaluation.report import result_file
-from embrew.report.comparison import compare_models
-from embrew.report.models import models_of
+from embrew.evaluation.results import result_file
+from embrew.report.comparison import compare_models, models_of
 from tests.rows import write_beir
 
 NDCG_SECOND = 1 / math.log2(3)  # the only relevant document at rank 2

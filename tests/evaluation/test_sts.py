@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from embrew.data import load
 from embrew.evaluation import evaluate
-from embrew.evaluation.kinds.sts import pair_cosines, score_sts, spearman
+from embrew.evaluation.kinds.similarity import pair_cosines, score_sts, spearman
 
 needs_data = pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")
 

@@ -19,7 +19,7 @@ from embrew.cli import app
 from embrew.cli.arguments import Pooling
 from embrew.evaluation import evaluate, find_task
 from embrew.opening import POOLINGS, is_bare, open_model
-from embrew.report.models import CHOICE
+from embrew.report.comparison import CHOICE
 from embrew.report.untrained import QUERIES, ROWS, dev_tasks
 from tests.rows import read_rows, write_rows
 

@@ -15,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew import inspection, opening
-from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.analysis.uniformity import evaluation_of
 from embrew.cli import app
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.encoder import Encoder
-from embrew.evaluation.paths import read_paths
+from embrew.evaluation.results import read_paths
 from embrew.files.checksums import NAME, digest_of, write_checksums
 from embrew.files.formats import FORMATS
 from embrew.files.writing import claimed

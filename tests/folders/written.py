@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.analysis.uniformity import evaluation_of
 from embrew.cli import app
 from embrew.config.yaml_files import dump_yaml
 from embrew.corpus import encode_corpus, encoding

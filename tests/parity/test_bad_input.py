@@ -19,7 +19,7 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.files.checksums import Damaged
 from embrew.files.formats import OtherFormat
-from embrew.parity.compare import Line, compare
+from embrew.parity.compare import ConditionLine, compare
 from tests.parity.faulty import FORMS, LIMIT, PROMPTS, THREE_PROMPTS, FaultyRuntime
 from tests.parity.servers import Answer, serving
 from tests.parity.test_faults import named
@@ -166,7 +166,7 @@ def test_long_texts_that_are_refused_are_noted(export: Path, runtime: FaultyRunt
         found = compare(str(export), f"{address}/embed")
     assert found.equal
     assert "beyond the limit" in found.notes[0] and "too many tokens" in found.notes[0]
-    assert Line("beyond the limit", "", 0) in found.conditions
+    assert ConditionLine("beyond the limit", "", 0) in found.conditions
 
 
 def test_names_of_special_tokens_in_a_text_are_noted(export: Path) -> None:

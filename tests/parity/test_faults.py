@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from embrew.parity.compare import Comparison, compare
+from embrew.parity.compare import ParityResult, compare
 from tests.conftest import by_default
 from tests.parity.faulty import FORMS, LIMIT, FaultyRuntime
 from tests.parity.servers import ADDRESSES, serving
@@ -59,14 +59,14 @@ NOT_THERE = {
 QUICK = ("", "bos missing", "mean, not normalised", "truncated at 100", "padding is read")
 
 
-def found(folder: Path, fault: str, kind: str, **options: Any) -> Comparison:
+def found(folder: Path, fault: str, kind: str, **options: Any) -> ParityResult:
     runtime = FaultyRuntime(folder, fault)
     tokenize = runtime.ids if kind != "ollama" else None
     with serving(runtime, tokenize=tokenize, only=(kind,)) as address:
         return compare(str(folder), address + ADDRESSES[kind], model="tiny", timeout=20, **options)
 
 
-def named(comparison: Comparison) -> set[str]:
+def named(comparison: ParityResult) -> set[str]:
     return {"+".join(cause.faults) for cause in comparison.causes}
 
 

@@ -14,9 +14,9 @@ from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.wrong_vectors import CHOSEN, WrongVectors
-from embrew.parity.causes import Verdict, diagnose
+from embrew.parity.causes import Verdict, verdict_of
 from embrew.parity.compare import compare
-from embrew.parity.expected import Reference, Text
+from embrew.parity.expected import Reference, ReferenceText
 from embrew.parity.measuring import ALONE, LONG, Condition, Measurements
 from embrew.runtimes.llama_cpp import interpreter
 from embrew.runtimes.opened import Prompt
@@ -29,10 +29,10 @@ def made_of(rows: np.ndarray, wrong: dict[str, np.ndarray], measured: np.ndarray
     """The verdict on vectors of five texts without a prompt."""
     keys = [("", text) for text in CHOSEN]
     prompt = Prompt(None, "", "encode", True, False)
-    texts = [Text(prompt, text, [1, 2], row) for text, row in zip(CHOSEN, rows, strict=True)]
+    texts = [ReferenceText(prompt, text, [1, 2], row) for text, row in zip(CHOSEN, rows, strict=True)]
     reference = Reference("a", texts, 8, {}, False, None, WrongVectors(keys, wrong, ("", "long"), {}))
     conditions = {ALONE: Condition(ALONE, texts, list(measured)), LONG: Condition(LONG)}
-    return diagnose(Measurements(reference, 0.9999, conditions))
+    return verdict_of(Measurements(reference, 0.9999, conditions))
 
 
 def test_a_cause_is_named_only_where_its_vectors_are_measured() -> None:

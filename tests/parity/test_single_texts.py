@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from embrew.export.wrong_vectors import CHOSEN
-from embrew.parity.compare import Comparison, compare
+from embrew.parity.compare import ParityResult, compare
 from tests.parity.faulty import THREE_PROMPTS, FaultyRuntime
 from tests.parity.servers import Answer, serving
 from tests.parity.test_faults import named
@@ -26,7 +26,7 @@ def turned(vector: np.ndarray, cosine: float) -> np.ndarray:
     return cosine * vector + (1 - cosine**2) ** 0.5 * other / np.linalg.norm(other)
 
 
-def found(export: Path, runtime: FaultyRuntime, wrong: Wrong, cosine: float, *, length: float = 1.0) -> Comparison:
+def found(export: Path, runtime: FaultyRuntime, wrong: Wrong, cosine: float, *, length: float = 1.0) -> ParityResult:
     """Compare with a server that turns or scales the vectors of some texts."""
 
     def embed(texts: Sequence[str], prompt_name: str | None) -> Any:

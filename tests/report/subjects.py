@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from embrew.evaluation.report import Result
+from embrew.evaluation.results import Result
 from embrew.report import Model, compare_models
 from embrew.report.section import Subject
 

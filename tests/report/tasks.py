@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.evaluation.find import find_task
-from embrew.evaluation.report import Result
+from embrew.evaluation.results import Result
 from embrew.evaluation.task import Task
 from embrew.report import Model, compare_models
 from embrew.report.section import Subject

@@ -66,7 +66,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "checked": {"questions": 48, "answers": 48, "texts": 80},
     }
     given = rows()
-    said = [f"Use {QUOTES}.", "No faster one.", "Next: serve it."]
+    said = [f"Use {QUOTES}.", "No faster encoder.", "Next: serve it."]
     write_page(folder, given, best=given[3], data=Prepared(folder / "data", manifest), advice=said)
     return folder / "report.html"
 

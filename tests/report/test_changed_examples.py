@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embrew.report.changes import QueryChange
-from embrew.report.queries import TEXT_LENGTH, listed, section
+from embrew.report.queries import TEXT_LENGTH, QueryChange, listed, section
 from tests.report.changed import ranked, result, retrieval_folder, subject
 from tests.report.tasks import write_rows
 

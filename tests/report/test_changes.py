@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embrew.evaluation import Result
-from embrew.report.changes import Confusion, changed_queries, confused_classes, moved_pairs, ranked
+from embrew.report.queries import Confusion, changed_queries, confused_classes, moved_pairs, ranked
 
 
 def result(kind, scores=None, **examples) -> Result:

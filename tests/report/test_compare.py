@@ -88,7 +88,7 @@ def test_models_are_evaluated_once_and_measured(
     assert {line["value"] for line in lines if line["quantity"] == "bytes per vector"} == {"8", "2048"}
     opened.clear()
     with monkeypatch.context() as patched:
-        patched.setattr("embrew.evaluation.scoring.prepare", lambda *_: pytest.fail("evaluated again"))
+        patched.setattr("embrew.evaluation.runs.prepare", lambda *_: pytest.fail("evaluated again"))
         again = compare(*arguments)
     assert again.exit_code == 0, again.output
     assert report(page)["scores"] == document["scores"]

@@ -10,7 +10,7 @@ import pytest
 from embrew.report import Model, compare_models, cost
 from embrew.report.cost import mark_fronts
 from embrew.report.section import EncoderCost, NestedScores, Subject
-from embrew.report.sources import Source
+from embrew.report.sources import ModelSource
 from tests.report.subjects import result
 
 
@@ -64,6 +64,6 @@ def test_training_is_that_of_all_stages_so_far(tmp_path: Path) -> None:
         '{"format": 2, "scores": {}, "stages": ["a", "b"], "seconds": {"a": 60.0, "b": 30.0},'
         '"samples": {"a": {"a_step": 8, "steps": 10}, "b": {"a_step": 4, "steps": 5}}}'
     )
-    assert Source(run=tmp_path, stage="a").training() == (60.0, 80)
-    assert Source(run=tmp_path, stage="b").training() == (90.0, 100)
-    assert Source().training() == (None, None)
+    assert ModelSource(run=tmp_path, stage="a").training() == (60.0, 80)
+    assert ModelSource(run=tmp_path, stage="b").training() == (90.0, 100)
+    assert ModelSource().training() == (None, None)

@@ -14,9 +14,9 @@ from scipy.spatial.distance import pdist
 from embrew.evaluation.find import find_task
 from embrew.report import geometry
 from embrew.report import map as map_section
+from embrew.report.geometry import measure_vectors, principal_components, sample_texts
 from embrew.report.map import aligned, text_groups
 from embrew.report.page import write_report
-from embrew.report.sample import measure_vectors, principal_components, sample_texts
 from tests.report.showing import Shown
 from tests.report.subjects import HOSTILE_MODELS
 from tests.report.tasks import retrieval, subject_of, write_rows

@@ -13,7 +13,7 @@ from embrew.report import Model, compare_models
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import write_report
 from embrew.report.section import Subject
-from embrew.report.sources import Source
+from embrew.report.sources import ModelSource
 from tests.report.subjects import result
 from tests.report.tasks import write_rows
 
@@ -49,7 +49,7 @@ def subject(tmp_path: Path) -> Subject:
     }
     (stage / "recipe.yaml").write_text(json.dumps(recipe))  # JSON is YAML
     models = [Model(name, [[result("T", [0.5] * 20)]]) for name in ("other", "trained")]
-    sources = {"other": (Source(),), "trained": (Source(run=tmp_path / "run", stage="only"),)}
+    sources = {"other": (ModelSource(),), "trained": (ModelSource(run=tmp_path / "run", stage="only"),)}
     return Subject(compare_models(models), data={("T", "test"): task}, sources=sources)
 
 
@@ -136,6 +136,6 @@ def test_rows_of_a_split_or_recipe_that_is_gone(subject: Subject, tmp_path: Path
     (line,) = find_overlaps(subject)["trained"]["not_checked"]
     assert line.startswith("training data: not checked, because the recipe cannot be read (") and "seeds" in line
     assert str(tmp_path) in line  # as the user gave it
-    stored = {**subject.sources, "trained": (Source(run=tmp_path / "run", stage="only", stored=True),)}
+    stored = {**subject.sources, "trained": (ModelSource(run=tmp_path / "run", stage="only", stored=True),)}
     (line,) = find_overlaps(replace(subject, sources=stored))["trained"]["not_checked"]
     assert "local:run/only/recipe.yaml" in line and str(tmp_path) not in line

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.report.cost import mark_fronts
-from embrew.report.pareto import BOTTOM, LEFT, LINE, RIGHT, TOP, pareto_plot
+from embrew.report.cost import BOTTOM, LEFT, LINE, RIGHT, TOP, mark_fronts, pareto_plot
 
 
 def plot(*points: tuple[str, float, float | None], **options: Any) -> dict[str, Any] | None:
     """Return the plot of models, scores and times."""
     marks = [{"model": m, "score": s, "milliseconds": t, "bytes": None} for m, s, t in points]
-    return pareto_plot(mark_fronts(marks), "milliseconds", title="score", axis="ms a text", **options)
+    return pareto_plot(mark_fronts(marks), "milliseconds", title="score", axis="ms per text", **options)
 
 
 def test_places_are_logarithmic_and_the_front_rises() -> None:

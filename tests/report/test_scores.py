@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from embrew.evaluation.report import Result
+from embrew.evaluation.results import Result
 from embrew.plot_style import METHODS
 from embrew.report import Model, compare_models, verdict
 from embrew.report.page import write_report

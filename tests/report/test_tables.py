@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.evaluation import Result, evaluate
-from embrew.evaluation.report import mean_score, write_result
+from embrew.evaluation.results import mean_score, write_result
 from embrew.evaluation.uncertainty import bootstrap, compare, holm, interval, paired_test
 from embrew.report import compare_models, differing_settings, read_folder, verdict
-from embrew.report.models import models_of
+from embrew.report.comparison import models_of
 from embrew.report.tables import as_markdown, csv_text, grid
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from embrew.evaluation.report import Result
+from embrew.evaluation.results import Result
 from embrew.report import Model, compare_models, verdict
 
 LABEL = "the task T test, 40 queries"

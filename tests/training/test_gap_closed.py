@@ -20,7 +20,7 @@ from embrew.methods.gap import Gap
 from embrew.model.kernels import use_own_sdpa
 from embrew.recipe import Recipe, build
 from embrew.report.page import write_report
-from embrew.report.sources import Source
+from embrew.report.sources import ModelSource
 from embrew.sweep.reuse import reuse_stages
 from embrew.training import run_json
 from embrew.training.stage_evaluation import MARGIN, GapClosed, gap_words
@@ -220,7 +220,7 @@ def test_where_scores_are_shown(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(log))
     words = "share of the gap closed 0.23 after step 300, 0.01 before (another text's memory −0.05)"
     assert inspect(tmp_path).facts == (f"compress: {words}",)
-    trained = Source(run=tmp_path, stage="compress")
+    trained = ModelSource(run=tmp_path, stage="compress")
     write_report(replace(subject(["other"], ["T1"]), sources={"other": (trained,)}), tmp_path / "r.html")
     assert f"<li><bdi>other</bdi>, stage <bdi>compress</bdi>: {words}</li>" in html.unescape(
         (tmp_path / "r.html").read_text()

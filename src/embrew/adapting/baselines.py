@@ -1,4 +1,4 @@
-"""Scores without training: of an encoder, of BM25, and of both together."""
+"""Scores without training: of BM25, and of an encoder and BM25 together."""
 
 from __future__ import annotations
 
@@ -6,33 +6,18 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from embrew.data.beir import RetrievalData
-from embrew.evaluation import Result, evaluate, find_task
+from embrew.evaluation import Result, find_task
 from embrew.evaluation.kinds.retrieval import SEARCH_DEPTH, rank, read, scores_of_ranking
-from embrew.evaluation.report import finished, write_result
-from embrew.files.checksums import content_hash
+from embrew.evaluation.results import Sidecar, finished, write_result
+from embrew.evaluation.runs import describe_data
 from embrew.files.formats import versions
-from embrew.progress import is_chosen, within
+from embrew.progress import is_chosen
 from embrew.ranking import BM25, FUSION_DEPTH, reciprocal_rank_fusion
 from embrew.text_encoder import TextEncoder, encode_options
 
 logger = logging.getLogger(__name__)
-
-
-def score(encoder: TextEncoder, folder: Path, split: str, output: Path, *, name: str, batch_tokens: int) -> Result:
-    """Return the scores of an encoder on a BEIR folder; a result in `output` is not computed again."""
-    with within(name):
-        (result,) = evaluate(
-            encoder,
-            [folder],
-            output_dir=output,
-            split=split,
-            batch_tokens=batch_tokens,
-            show_progress_bar=is_chosen(),
-        )
-    return result
 
 
 def score_bm25(folder: Path, split: str, output: Path) -> Result:
@@ -75,29 +60,18 @@ def _score_ranking(
     folder: Path,
     split: str,
     output: Path,
-    model: dict[str, Any],
+    model: dict[str, str],
     ranking: Callable[[RetrievalData], dict[str, list[str]]],
 ) -> Result:
     task = find_task(folder, split=split)
-    run = {
-        "task": task.name,
-        "split": split,
-        "kind": task.kind,
-        "dataset_revision": content_hash(task.files),
-        "data": {file.name: content_hash([file]) for file in task.files},
-        "model": model,
-        "settings": {},
-        "versions": versions(),
-    }
+    run: Sidecar = {**describe_data(task), "model": model, "settings": {}, "versions": versions()}
     if (earlier := finished(output, run)) is not None:
         return earlier
     began, data = time.perf_counter(), read(task)
     scores = scores_of_ranking(ranking(data), data)
-    counts, examples = scores.pop("counts"), scores.pop("examples")
-    main = scores.pop("main_score")
-    result = Result(task.name, split, task.kind, main, scores, time.perf_counter() - began, counts, examples)
+    result = Result.of_scores(task, scores, time.perf_counter() - began)
     write_result(result, output, run)
-    logger.info("%s: %s %s: %.4f", model["type"], task.name, split, main)
+    logger.info("%s: %s %s: %.4f", model["type"], task.name, split, result.main_score)
     return result
 
 

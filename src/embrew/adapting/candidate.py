@@ -1,29 +1,31 @@
-"""A model in a race (`adapting.run`): its files, its scores before training, its training, and its scores after it."""
+"""A model in a race (`adapting.run`): its files, plan, scores before training, training and scores after it."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from embrew.adapting.baselines import score, score_hybrid
+from embrew.adapting.baselines import score_hybrid
 from embrew.adapting.defaults import ModelDefaults, RaceOptions
 from embrew.adapting.outcome import RaceRow
-from embrew.adapting.plan import Plan
-from embrew.adapting.preparation.prepare import Prepared
+from embrew.adapting.preparation.prepare import Prepared, check_same_settings
 from embrew.adapting.recipes import load_written_recipe
 from embrew.adapting.starts import SizedEncoder, Start, open_to_train
-from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.analysis.uniformity import evaluation_of
 from embrew.encoder import Encoder
-from embrew.evaluation import Result, find_task
-from embrew.evaluation.paths import write_paths
+from embrew.evaluation import Result, evaluate, find_task
+from embrew.evaluation.results import write_paths
 from embrew.files import formats
-from embrew.files.reading import read_json
-from embrew.progress import within
+from embrew.files.checksums import file_sha256
+from embrew.files.reading import BrokenFile, read_json
+from embrew.files.sealed import sealed
+from embrew.files.writing import write_json
+from embrew.progress import is_chosen, within
 from embrew.recipe import Recipe, build
 from embrew.recipe.overrides import as_text
 from embrew.report.sources import RECIPES
@@ -32,9 +34,86 @@ from embrew.storage.parts import BASE
 from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)
+REPAIR = "remove the file; the same command makes it again"
 PLANS, MINED, TRAINED, RESULTS, DEV = "plans", "mined", "model", "results", "dev"
 """Folders in the output folder."""
 AS_IS, CONTRAST, BM25 = "as-is", "contrast", "bm25"
+
+
+class PlanInputs(TypedDict):
+    """Model, data and options that a plan depends on; `data` is the sha256 of the data."""
+
+    model: str
+    trains: bool
+    method: str
+    defaults: dict[str, Any]
+    overrides: list[str]
+    seed: int
+    data: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is trained of a model, and what was measured of it before.
+
+    Attributes:
+        inputs: model, data and options that the plan depends on.
+        trained: names of the recipes to train.
+        minutes: time of training of each recipe.
+        files: sha256 of the recipes and of mined pairs, by path in the output folder.
+        as_is: name of a bare language model's best untrained pooling on dev; empty for other models.
+        parameters: number of the model's weights.
+        milliseconds: time to encode a text.
+        lengths: numbers of tokens that recipes leave to queries and to documents.
+        poolings: dev scores of untrained poolings, by name.
+        why_untrained: reason why a model that was to be trained cannot be; empty for other models.
+    """
+
+    inputs: PlanInputs
+    trained: Sequence[str]
+    minutes: float
+    files: Mapping[str, str]
+    as_is: str = ""
+    parameters: int
+    milliseconds: float
+    lengths: Mapping[str, int]
+    poolings: Mapping[str, float] = field(default_factory=dict)
+    why_untrained: str = ""
+
+    def write(self, file: Path) -> None:
+        """Write the plan, with its sha256."""
+        file.parent.mkdir(exist_ok=True)
+        write_json(file, sealed(vars(self)))
+
+
+def read_plan(file: Path, folder: Path, *, inputs: PlanInputs) -> Plan | None:
+    """Return the plan of an earlier call with the same inputs; None: there is none, or one without training.
+
+    Args:
+        file: the plan.
+        folder: the output folder, which holds the files that the plan lists.
+        inputs: model, data and options of this call; a model that was trained may be scored only.
+
+    Raises:
+        BrokenFile: the plan, or a file that it lists, has changed since it was written.
+        FileExistsError: it has other inputs.
+    """
+    if not file.is_file():
+        return None
+    names = [entry.name for entry in fields(Plan)]
+    values = read_json(file, keys=names, repair=REPAIR, sealed=True)
+    plan = Plan(**{name: values[name] for name in names})
+    check_same_settings({**inputs, "trains": plan.inputs["trains"]}, plan.inputs, folder)
+    if inputs["trains"] and not plan.inputs["trains"]:
+        return None
+    for name, sha256 in plan.files.items():
+        listed = folder / name
+        if not listed.is_file() or file_sha256(listed) != sha256:
+            raise BrokenFile(
+                f"{listed} is missing or has changed since it was written; remove {file}, and the same command "
+                "plans again; for a setting of your own, give it as key.path=value and another output folder"
+            )
+    return plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +150,8 @@ class Candidate:
         return self.folder / PLANS / f"{self.start.name}.json"
 
     @property
-    def inputs(self) -> dict[str, Any]:
-        """Model, data and options that its plan depends on, as JSON-serialisable data."""
+    def inputs(self) -> PlanInputs:
+        """Model, data and options that its plan depends on."""
         return {
             "model": self.start.fingerprint,
             "trains": self.start.trains,
@@ -123,8 +202,16 @@ class Candidate:
     def score(self, encoder: SizedEncoder, name: str, split: str) -> Result:
         """Return the scores of an encoder of this model on `dev` or `test`; finished ones are not computed again."""
         data, parent = (self.data.dev, DEV) if split == "dev" else (self.data.test, RESULTS)
-        batch_tokens = self.options.defaults.batch_tokens
-        return score(encoder, data, split, self.subfolder(parent, name), name=name, batch_tokens=batch_tokens)
+        with within(name):
+            (result,) = evaluate(
+                encoder,
+                [data],
+                output_dir=self.subfolder(parent, name),
+                split=split,
+                batch_tokens=self.options.defaults.batch_tokens,
+                show_progress_bar=is_chosen(),
+            )
+        return result
 
     def score_as_is(self, plan: Plan) -> RaceRow:
         """Score the model before training; a bare language model with its best untrained pooling."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -18,7 +18,8 @@ DISTILLATION = "distillation"  # the method that needs a teacher
 PREFIX = "adapt."  # of overrides of these keys; others are keys of recipes
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
-Rows = Literal["pairs", "own_pairs", "texts"]
+Keys = dict[str, Any]  # of a part of a recipe
+RowSource = Literal["pairs", "own_pairs", "texts"]
 
 
 class HeldOut(Config):
@@ -36,8 +37,8 @@ class Below(Config):
     """What a stage learns from where there are fewer pairs to train on, and passages."""
 
     pairs: Count
-    rows: Rows
-    objective: dict[str, Any]
+    rows: RowSource
+    objective: Keys
 
 
 class StageDefaults(Config):
@@ -53,15 +54,15 @@ class StageDefaults(Config):
 
     share: Share
     epochs: Annotated[float, Field(gt=0)]
-    rows: Rows
+    rows: RowSource
     below: Below | None = None
-    stage: dict[str, Any]
+    stage: Keys
 
 
 class ModelDefaults(Config):
     """A model to train: keys of the recipe's encoder, and its stages."""
 
-    encoder: dict[str, Any]
+    encoder: Keys
     stages: Annotated[list[StageDefaults], Field(min_length=1)]
 
 
@@ -75,11 +76,11 @@ class ReadyDefaults(Config):
     """
 
     full_below: Count
-    full: dict[str, Any]
-    lora: dict[str, Any]
+    full: Keys
+    lora: Keys
     stages: Annotated[list[StageDefaults], Field(min_length=1)]
 
-    def model(self, encoder: Mapping[str, Any], parameters: int) -> ModelDefaults:
+    def model(self, encoder: Keys, parameters: int) -> ModelDefaults:
         """Return encoder and stages for a model of that size; `encoder` holds the keys of its `encoder` in a recipe."""
         trains_all = parameters < self.full_below
         stages = [stage.model_copy(deep=True) for stage in self.stages]
@@ -125,10 +126,10 @@ class Defaults(Config):
     max_documents: dict[Literal["dev", "test"], Annotated[int, Field(ge=10)]]
     longest: Annotated[int, Field(ge=16)]
     batch_tokens: Count
-    batch: dict[str, Any]
+    batch: Keys
     held_out: HeldOut
     poolings: Annotated[list[str], Field(min_length=1)]
-    lora: dict[str, Any]
+    lora: Keys
     contrast: dict[str, ModelDefaults]
     ready: ReadyDefaults
     negatives: Negatives | None
@@ -167,7 +168,7 @@ def method_names() -> list[str]:
     return list(shipped("defaults.yaml")["methods"])
 
 
-def shipped(name: str) -> dict[str, Any]:
+def shipped(name: str) -> Keys:
     """Return the values of a YAML file beside this module."""
     text = resources.files("embrew").joinpath("adapting", name).read_text(encoding="utf-8")
     return parse_yaml(text, source=name)

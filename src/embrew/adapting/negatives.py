@@ -11,8 +11,8 @@ from typing import Any
 from datasets import Dataset
 
 from embrew.adapting.defaults import Negatives
-from embrew.adapting.preparation.prepare import Prepared, check_same
-from embrew.data.formats import read_file
+from embrew.adapting.preparation.leaks import read_prepared_rows
+from embrew.adapting.preparation.prepare import Prepared, check_same_settings
 from embrew.encoder import Encoder
 from embrew.files.checksums import file_sha256
 from embrew.files.reading import BrokenFile, read_json
@@ -53,14 +53,14 @@ def mined_pairs(
     sidecar = file.with_suffix(".json")
     if sidecar.is_file():
         earlier = read_json(sidecar, keys=("inputs", "file_sha256", "seconds"), repair=REPAIR, sealed=True)
-        check_same(inputs, earlier["inputs"], file.parent.parent)
+        check_same_settings(inputs, earlier["inputs"], file.parent.parent)
         if not file.is_file() or file_sha256(file) != earlier["file_sha256"]:
             raise BrokenFile(f"{file} is missing or has changed since it was written; remove {sidecar}, to mine again")
         return float(earlier["seconds"])
     began = time.perf_counter()
-    rows = [dict(record.values) for record in read_file(data.pairs)]
+    rows = list(read_prepared_rows(data.pairs))
     without = [row for row in rows if not row["negatives"]]
-    passages = [record.values["text"] for record in read_file(data.passages)] if data.count("train_passages") else []
+    passages = [row["text"] for row in read_prepared_rows(data.passages)]
     corpus = list(dict.fromkeys([*(row["positive"] for row in rows), *passages]))
     characters = sum(map(len, corpus))
     texts = len(corpus) * (1 + sum(len(row["query"]) for row in without) / characters)

@@ -7,26 +7,42 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from embrew.adapting.preparation.prepare import Prepared
+from embrew.adapting.preparation.prepare import Prepared, PreparedManifest
 from embrew.evaluation import Result, find_task
 from embrew.evaluation.kinds.retrieval import RANKING_DEPTH
 from embrew.evaluation.uncertainty import Difference, compare, interval
 from embrew.files.formats import versions
 from embrew.files.writing import atomic_path
 from embrew.inspection import command
-from embrew.report.changes import changed_queries, ranked
-from embrew.report.cost import mark_fronts
+from embrew.report.cost import mark_fronts, pareto_plot
 from embrew.report.page import rendered
-from embrew.report.pareto import pareto_plot
-from embrew.report.queries import TaskTexts, change_list, task_texts
+from embrew.report.queries import TaskTexts, change_list, changed_queries, ranked, texts_of_task
 from embrew.report.reproduce import hardware
-from embrew.report.section import model_colours
+from embrew.report.section import Values, model_colours
+from embrew.report.verdict import points
 
 PAGE, ADAPTED = "report.html", "adapted.json"
 SCORES = {"ndcg_at_10": "nDCG@10", "recall_at_10": "Recall@10", "mrr_at_10": "MRR@10"}
 FEW_QUERIES, FEW_PAIRS = 50, 500
+
+
+class AdaptReport(TypedDict):
+    """The content of `adapted.json`: paths are relative to the output folder, `models` has a row per `RaceRow`."""
+
+    format: int
+    starts: dict[str, str]
+    advice: list[str]
+    best: str
+    cheapest: str
+    models: list[dict[str, Any]]
+    data: PreparedManifest
+    versions: dict[str, str | None]
+    encoder: str | None
+    exported: str | None
+    minutes: float
+    sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,26 +136,14 @@ def advice_lines(rows: Sequence[RaceRow], best: RaceRow, data: Prepared, *, quic
     elif first is rows[-2]:
         lead = f"BM25, which compares words and needs no model, is the best on dev: {score}; {alone}."
     cheapest = cheapest_of(rows, best)
-    second = f"No faster one is as good on dev, up to chance; it takes {best.milliseconds:.1f} ms a text."
+    second = f"No faster encoder is within chance of its score on dev; it takes {best.milliseconds:.1f} ms per text."
     if cheapest is not best:
-        points = _points(paired_difference(best.dev, cheapest.dev))
+        difference = points(paired_difference(best.dev, cheapest.dev), digits=1)
         second = (
-            f"{cheapest.name} cannot be told from it on dev ({points}), and takes {cheapest.milliseconds:.1f} ms a "
-            f"text where it takes {best.milliseconds:.1f}."
+            f"{cheapest.name} cannot be distinguished from it on dev ({difference}), and takes "
+            f"{cheapest.milliseconds:.1f} ms per text instead of {best.milliseconds:.1f}."
         )
     return [lead, second, _next(rows, best, data, quick=quick)]
-
-
-def report_of(rows: Sequence[RaceRow], best: RaceRow, data: Prepared, folder: Path, *, quick: bool) -> dict[str, Any]:
-    """Return what `adapted.json` says of the rows and of the data; arguments as of `advice_lines`."""
-    return {
-        "advice": advice_lines(rows, best, data, quick=quick),
-        "best": best.name,
-        "cheapest": cheapest_of(rows, best).name,
-        "models": [row.summary(folder) for row in rows],
-        "data": dict(data.manifest),
-        "versions": versions(),
-    }
 
 
 def paired_difference(a: Result, b: Result) -> Difference:
@@ -166,10 +170,6 @@ def _next(rows: Sequence[RaceRow], best: RaceRow, data: Prepared, *, quick: bool
     return f"Next: {'; '.join(actions)}."
 
 
-def _points(delta: Difference) -> str:
-    return f"{100 * delta.difference:+.1f} points (95 % interval {100 * delta.low:+.1f} to {100 * delta.high:+.1f})"
-
-
 def write_page(folder: Path, rows: Sequence[RaceRow], *, best: RaceRow, data: Prepared, advice: Sequence[str]) -> None:
     """Write `report.html`: what to use, scores, the plot of cost, questions won and lost, and how it was measured.
 
@@ -182,7 +182,7 @@ def write_page(folder: Path, rows: Sequence[RaceRow], *, best: RaceRow, data: Pr
     """
     starts = list(dict.fromkeys(row.start for row in rows if row.start))
     colour = dict(zip(starts, model_colours(starts), strict=True))
-    points: list[dict[str, Any]] = [
+    marks: list[Values] = [
         {
             "model": row.name if row.model is None else row.start,
             "size": row.variant,
@@ -202,10 +202,10 @@ def write_page(folder: Path, rows: Sequence[RaceRow], *, best: RaceRow, data: Pr
         best=max((best, *rows), key=lambda row: row.dev.main_score),  # perhaps one with BM25
         interval_of=interval,
         plot=pareto_plot(
-            mark_fronts(points),
+            mark_fronts(marks),
             "milliseconds",
             title=SCORES["ndcg_at_10"],
-            axis="ms a text",
+            axis="ms per text",
             levels={row.name: row.dev.main_score for row in rows if not row.milliseconds},
         ),
         changes=_changes(best, other_of(rows, best), data.test),
@@ -227,9 +227,9 @@ def other_of(rows: Sequence[RaceRow], best: RaceRow) -> RaceRow:
     return max(others or rest, key=lambda row: row.dev.main_score)
 
 
-def _changes(best: RaceRow, other: RaceRow, folder: Path) -> dict[str, Any]:
+def _changes(best: RaceRow, other: RaceRow, folder: Path) -> Values:
     """Return questions of the test that the best encoder wins, and those that it loses, with texts."""
     before, after = ranked(other.test), ranked(best.test)
     changed = [] if before is None or after is None else changed_queries(before, after)
-    texts = task_texts(find_task(folder), "queries") if changed else TaskTexts()
+    texts = texts_of_task(find_task(folder), "queries") if changed else TaskTexts()
     return {"kind": "queries", "depth": RANKING_DEPTH, **change_list((other.name, best.name), changed, texts)}

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
+import timeit
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from embrew.adapting.candidate import AS_IS, CONTRAST, MINED, PLANS, TRAINED, Candidate
+from embrew.adapting.candidate import AS_IS, CONTRAST, MINED, PLANS, REPAIR, TRAINED, Candidate, Plan, read_plan
 from embrew.adapting.defaults import ModelDefaults
 from embrew.adapting.negatives import mined_pairs
-from embrew.adapting.plan import REPAIR, Plan, read_plan
 from embrew.adapting.preparation.leaks import check_leaks
-from embrew.adapting.preparation.prepare import Prepared, check_same
-from embrew.adapting.recipes import text_lengths, training_recipe, untrained_recipe, with_recipe_settings, write_recipe
+from embrew.adapting.preparation.prepare import Prepared, check_same_settings
+from embrew.adapting.recipes import (
+    seconds_per_step,
+    steps_in_time,
+    text_lengths,
+    training_recipe,
+    untrained_recipe,
+    with_recipe_settings,
+    write_recipe,
+)
 from embrew.adapting.starts import open_to_train
-from embrew.adapting.step_times import seconds_per_step, steps_in_time
-from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.analysis.uniformity import evaluation_of
 from embrew.data.reading import expand
 from embrew.encoder import Encoder
 from embrew.files.checksums import file_sha256
@@ -249,7 +255,7 @@ def _searched_rate(
     scores = dict[str, float]()
     if file.is_file():
         earlier = read_json(file, keys=("inputs", "steps", "scores"), repair=REPAIR, sealed=True)
-        check_same(candidate.inputs, earlier["inputs"], candidate.folder)
+        check_same_settings(candidate.inputs, earlier["inputs"], candidate.folder)
         steps, scores = earlier["steps"], earlier["scores"]
     for factor in rates.factors:
         rate = f"{factor * stage['training']['learning_rate']:.2g}"
@@ -278,12 +284,9 @@ def _file_hashes(candidate: Candidate, trained: Iterable[str]) -> dict[str, str]
 
 def _milliseconds(encoder: TextEncoder, data: Prepared) -> float:
     """Return the time per text of encoding some documents in one call; the shortest of `REPETITIONS`."""
-    texts, seconds = data.texts()["document"][:TIMED], []
-    for _ in range(REPETITIONS):
-        began = time.perf_counter()
-        encoder.encode_document(texts, show_progress_bar=False)
-        seconds.append(time.perf_counter() - began)
-    return 1000 * min(seconds) / len(texts)
+    texts = data.texts()["document"][:TIMED]
+    encode = partial(encoder.encode_document, texts, show_progress_bar=False)
+    return 1000 * min(timeit.repeat(encode, number=1, repeat=REPETITIONS)) / len(texts)
 
 
 def _parameters(model: Any) -> int:

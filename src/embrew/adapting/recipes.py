@@ -1,31 +1,41 @@
-"""The recipes of an adaptation: of untrained encoders, and of models to train."""
+"""The recipes of an adaptation: untrained encoders, and models to train with the steps that fit into the minutes."""
 
 from __future__ import annotations
 
 import math
 import os
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from embrew.adapting.defaults import Defaults, ModelDefaults, StageDefaults
+import torch
+from datasets import concatenate_datasets
+
+from embrew.adapting.defaults import Defaults, Keys, ModelDefaults, StageDefaults
 from embrew.adapting.preparation.prepare import Prepared
 from embrew.config.yaml_files import dump_yaml
 from embrew.encoder import Encoder
 from embrew.files.names import public_path
 from embrew.files.writing import atomic_path
+from embrew.methods.base import DataRow
 from embrew.opening import POOLINGS
-from embrew.recipe import Recipe
+from embrew.recipe import DataConfig, Recipe, build
 from embrew.recipe.build.encoders import compute_dtype
 from embrew.recipe.build.stages import objective_keys
 from embrew.recipe.overrides import Override, apply_overrides, as_text, parse_override
 from embrew.recipe.recipe import with_paths
+from embrew.recipe.stage import StageConfig
 from embrew.settings.encoder import EncoderSettings
+from embrew.storage.base_model import pick_device
+from embrew.training.step import Chunks, TrainStep
 
 LEAST_LENGTH, SHARE, SPARE = 16, 0.98, 4  # tokens; share of texts that are not truncated; tokens for BOS, EOS and joins
 MODEL_KEYS = ("revision", "dtype", "attn_implementation", "trust_remote_code", "adapter", "max_length")
 """Keys of `encoder` whose overrides untrained encoders take too."""
+T = TypeVar("T")
+LONG_ENOUGH = 3.0  # seconds of a measured step from which the time is taken to grow with the rows
 
 
 def text_lengths(encoder: Encoder, data: Prepared, longest: int) -> dict[str, int]:
@@ -38,7 +48,7 @@ def text_lengths(encoder: Encoder, data: Prepared, longest: int) -> dict[str, in
     return lengths
 
 
-def with_limits(values: Mapping[str, Any], lengths: Mapping[str, int], encoder: Encoder) -> dict[str, Any]:
+def with_limits(values: Keys, lengths: Mapping[str, int], encoder: Encoder) -> Keys:
     """Return keys of `encoder` with limits that leave `lengths` tokens to a text, besides its template and prompt.
 
     Limits that are there are not exceeded: they are those of a model that is an encoder already.
@@ -139,14 +149,14 @@ def training_recipe(
         if "per_device_train_batch_size" not in stage_values["training"]:
             stage_values["batch"] = {**defaults.batch, "size": min(defaults.batch["size"], row_count(stage, data))}
         stages.append(stage_values)
-    dev: dict[str, Any] = {"dev": [str(data.dev.resolve())], "batch_tokens": defaults.batch_tokens}
+    dev: Keys = {"dev": [str(data.dev.resolve())], "batch_tokens": defaults.batch_tokens}
     if steps is not None:
         dev |= {"every": 1 / max(evaluations, 2), "stages": [stages[-1]["name"]]}
     values = {"encoder": encoder_values, "stages": stages, "evaluation": dev, "seed": seed}
     return recipe_with(values, _of_stages(overrides, {stage["name"] for stage in stages}))
 
 
-def recipe_with(values: Mapping[str, Any], overrides: Sequence[Override]) -> Recipe:
+def recipe_with(values: Keys, overrides: Sequence[Override]) -> Recipe:
     """Return a recipe with overrides; a warm-up that is a share of the steps becomes a number of steps.
 
     It is rounded down, so that the first of few steps has a rate above 0.
@@ -176,7 +186,7 @@ def _of_stages(overrides: Sequence[Override], names: Collection[str]) -> list[Ov
     return [text for text in overrides if (key := parse_override(text)[0])[0] != "stages" or key[1] in names]
 
 
-def stage_source(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dict[str, Any]]:
+def stage_source(stage: StageDefaults, data: Prepared) -> tuple[Keys, Keys]:
     """Return the data and the objective of a stage."""
     rows, objective = stage.rows, stage.stage["objective"]
     passages = data.count("train_passages")
@@ -220,3 +230,86 @@ def write_recipe(path: Path, recipe: Recipe, title: str, *, command: str = "adap
     path.parent.mkdir(exist_ok=True)
     with atomic_path(path) as temporary:
         temporary.write_text(f"# {title} Written by embrew {command}.\n\n{dump_yaml(values)}", encoding="utf-8")
+
+
+def steps_in_time(
+    recipe: Recipe,
+    choices: ModelDefaults,
+    data: Prepared,
+    defaults: Defaults,
+    dev_seconds: float,
+    step_seconds: Sequence[float],
+) -> tuple[list[int], int]:
+    """Return the steps of each stage and the number of evaluations that fit into the minutes.
+
+    Args:
+        recipe: with all settings but steps.
+        choices: shares and epochs of its stages.
+        data: the numbers of rows.
+        defaults: minutes of training, with all evaluations on dev; and evaluations that are wanted within the last
+            stage: fewer, if they would take more than half of the time.
+        dev_seconds: time of one evaluation.
+        step_seconds: time of a step of each stage.
+    """
+    minutes, others = defaults.minutes, len(recipe.stages)  # before training, and after each stage but the last
+    fitting = max(1, math.floor(30 * minutes / max(dev_seconds, 1e-6)) - others)
+    evaluations = min(defaults.evaluations, fitting)
+    budget = max(60 * minutes - (others + evaluations) * dev_seconds, 30 * minutes)
+    steps = []
+    for stage, default, seconds in zip(recipe.stages, choices.stages, step_seconds, strict=True):
+        limit = math.ceil(default.epochs * row_count(default, data) / rows_per_step(stage))
+        steps.append(max(1, min(math.floor(default.share * budget / seconds), limit)))
+    return steps, evaluations
+
+
+def rows_per_step(stage: StageConfig) -> int:
+    """Return the rows of an optimiser step, in one process."""
+    rows: int = stage.batch.size if stage.batch else stage.training.get("per_device_train_batch_size", 8)
+    return rows * int(stage.training.get("gradient_accumulation_steps", 1))
+
+
+def seconds_per_step(recipe: Recipe, source: Path | None = None) -> Iterator[float]:
+    """Yield the measured seconds of an optimiser step of each stage on this machine.
+
+    Forward and backward passes over more and more rows, short and long ones, are timed until they take `LONG_ENOUGH`
+    or are a whole batch.
+    """
+    encoder = build.starting_encoder(recipe, 0, source, device=pick_device(None))
+    for index, stage in enumerate(recipe.stages):
+        objective = build.objective(stage.objective)
+        build.prepare_encoder(encoder, recipe, index, objective)
+        size, parts = rows_per_step(stage), []
+        for config in stage.datasets:
+            few: DataConfig = config.model_copy(update={"shuffle_seed": recipe.seed})
+            part = build.rows(few, objective, max_rows=size)
+            parts.append(objective.precompute(objective.prepare(part, encoder), encoder, None))
+        rows = sorted(concatenate_datasets(parts).to_list(), key=lambda row: len(str(row)))
+        step = TrainStep(encoder, objective, Chunks.from_config(stage.batch))
+        in_bfloat16 = compute_dtype(recipe, stage) == "bfloat16"
+        count, seconds = 2, 0.0
+        _forward_backward(step, spread(rows, count), in_bfloat16)  # the first one allocates
+        while True:
+            seconds = _forward_backward(step, spread(rows, count), in_bfloat16)
+            if seconds >= LONG_ENOUGH or count >= min(size, len(rows)):
+                break
+            count = min(2 * count, size, len(rows))
+        yield seconds * size / count
+
+
+def spread(rows: Sequence[T], count: int) -> list[T]:
+    """Return `count` of the rows, at equal distances, or all of fewer."""
+    count = min(count, len(rows))
+    return [rows[(2 * number + 1) * len(rows) // (2 * count)] for number in range(count)]
+
+
+def _forward_backward(step: TrainStep, rows: Sequence[DataRow], in_bfloat16: bool) -> float:
+    """Return the seconds of a forward and a backward pass over rows."""
+    began = time.perf_counter()
+    batch = step.objective.collate(rows, step.encoder, seed=0)
+    with torch.autocast(step.encoder.device.type, torch.bfloat16, enabled=in_bfloat16):
+        loss = step(**batch, progress=0.0)["loss"]
+    loss.backward()
+    step.zero_grad(set_to_none=True)
+    if step.encoder.device.type != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter() - began

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from embrew.adapting.baselines import score_bm25
-from embrew.adapting.candidate import BM25, CONTRAST, DEV, RESULTS, Candidate
-from embrew.adapting.default_models import models_that_fit
+from embrew.adapting.candidate import BM25, CONTRAST, DEV, REPAIR, RESULTS, Candidate, open_stage
 from embrew.adapting.defaults import (
     DISTILLATION,
     PREFIX,
@@ -19,27 +19,99 @@ from embrew.adapting.defaults import (
     method_names,
     read_defaults,
 )
-from embrew.adapting.exporting import EXPORT, export_best
-from embrew.adapting.outcome import ADAPTED, RaceRow, best_of, report_of, write_page
+from embrew.adapting.outcome import ADAPTED, AdaptReport, RaceRow, advice_lines, best_of, cheapest_of, write_page
 from embrew.adapting.plan_training import earlier_plan, plan_training
 from embrew.adapting.preparation.leaks import check_leaks
-from embrew.adapting.preparation.prepare import Prepared, prepare
+from embrew.adapting.preparation.prepare import Prepared, prepare_data
 from embrew.adapting.preparation.sources import DataSource, data_source
 from embrew.adapting.recipes import check_one_process
-from embrew.adapting.starts import STARTS, Start, find_start, start_name, with_earlier, write_starts
+from embrew.adapting.starts import STARTS, Start, find_start, models_that_fit, start_name, with_earlier, write_starts
 from embrew.distributed import claimed_by_first
+from embrew.encoder import Encoder
+from embrew.export.exporting import export_encoder
 from embrew.files import formats
-from embrew.files.checksums import NAME
+from embrew.files.checksums import NAME, is_intact
 from embrew.files.names import public_path
+from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
-from embrew.files.writing import recover, write_json
+from embrew.files.writing import atomic_folder, link_or_copy, recover, write_json
 from embrew.methods import OBJECTIVES, Objective
 from embrew.opening import check_pooling
 from embrew.progress import within
 from embrew.recipe.overrides import Override, as_text, parse_override
+from embrew.storage.loading import SETTINGS
 
 logger = logging.getLogger(__name__)
+EXPORT, ENCODER = "export", "encoder"
 DATA = "data"
+
+
+def export_best(best: RaceRow, candidate: Candidate, *, export: bool) -> tuple[Path | None, bool]:
+    """Write `encoder/`, the best one, and `export/`; return the first, and whether the second was written.
+
+    A model that embrew reads only as it is stays where it is.
+
+    Args:
+        best: the best encoder.
+        candidate: its model.
+        export: whether `export/` is wanted.
+    """
+    folder, target = candidate.folder / ENCODER, candidate.folder / EXPORT
+    encoder = _write_encoder(best, candidate, folder)
+    if encoder is None:
+        logger.warning("%s is the best as it is, and is not exported: use it where it is", best.name)
+        return None, False
+    if not export:
+        return folder, False
+    length = encoder.max_seq_length
+    if _exported(target) == _description(encoder.with_settings(max_length=length)):
+        logger.info("%s  already exported", target)
+        return folder, True
+    try:
+        export_encoder(encoder, target, overwrite=target.exists(), max_length=length)
+    except ValueError as error:
+        logger.warning("%s is the best, and cannot be exported: %s; it is in %s", best.name, error, folder)
+        return folder, False
+    return folder, True
+
+
+def _write_encoder(best: RaceRow, candidate: Candidate, folder: Path) -> Encoder | None:
+    """Write the best encoder into a folder, and return it; None: it can only be read as it is."""
+    if best.stage is not None:
+        _link_files(best.stage, folder)
+        return open_stage(folder)
+    opened = candidate.open_as_is() if candidate.start.is_bare else candidate.open_to_train()
+    encoder = cast(Encoder | None, opened)  # of a bare language model, an encoder with its best untrained pooling
+    if encoder is None:
+        return None
+    intact = folder.is_dir() and is_intact(folder)
+    if not intact or _description(Encoder.from_pretrained(folder)) != _description(encoder):
+        encoder.save_pretrained(folder, overwrite=folder.exists())
+    return encoder
+
+
+def _exported(folder: Path) -> Any:
+    """Return the description of the encoder of an intact export; None: there is none."""
+    file = folder / formats.EXPORT.file
+    if not file.is_file() or not is_intact(folder):
+        return None
+    return read_json(file, keys=("encoder",), repair=REPAIR, kind=formats.EXPORT)["encoder"]
+
+
+def _link_files(stage: Path, target: Path) -> None:
+    """Make the files of a trained encoder those of another folder, too: hard links, where the file system has them."""
+    if (target / NAME).is_file() and (target / NAME).read_bytes() == (stage / NAME).read_bytes() and is_intact(target):
+        return
+    with atomic_folder(target, marker=SETTINGS, overwrite=target.exists()) as new:
+        for file in stage.rglob("*"):
+            if file.is_file():
+                (new / file.relative_to(stage)).parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(file, new / file.relative_to(stage))
+
+
+def _description(encoder: Encoder) -> Any:
+    """Return an encoder's description as it is read again from JSON."""
+    return json.loads(json.dumps(encoder.describe()))
 
 
 def adapt(
@@ -57,7 +129,7 @@ def adapt(
     seed: int = 42,
     export: bool = True,
     overrides: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> AdaptReport:
     """Compare models on a user's texts, each as it is and trained, and export the best one.
 
     A dev set and a test set are held out. An embedding model, such as a Sentence-Transformers one, is scored as it is,
@@ -76,7 +148,7 @@ def adapt(
             `models.yaml` that this machine can train in the minutes.
         output: output folder.
         pairs: file, folder or Hub id of pairs in any form of `read_qa`; or the keys of a recipe's `data`.
-        documents: folder or file of documents (`read_folder`), Hub id; or the keys of a recipe's `data`.
+        documents: folder or file of documents (`read_document_folder`), Hub id; or the keys of a recipe's `data`.
         columns: `question`, `answer`, `choices`, `negatives`, `source` -> column of `pairs`.
         as_is: further models, which are only scored.
         method: `llm2comp`, `ese`, `autoregembed`, `lbr`, `epic` or `distillation`, for bare language models; `none`:
@@ -124,7 +196,7 @@ def adapt(
 
 def race(
     starts: Sequence[Start], documents: DataSource | None, pairs: DataSource | None, folder: Path, options: RaceOptions
-) -> dict[str, Any]:
+) -> AdaptReport:
     """Race models in an output folder; return the content of `adapted.json`.
 
     The best model is selected on dev alone. Models are scored on the test set while they are in memory, once; no choice
@@ -132,7 +204,7 @@ def race(
     """
     _check_output(folder)
     # read pairs and documents, hold out dev and test
-    data = prepare(documents, pairs, folder / DATA, defaults=options.defaults, seed=options.seed)
+    data = prepare_data(documents, pairs, folder / DATA, defaults=options.defaults, seed=options.seed)
     _log_counts(data)
     candidates = _candidates(starts, data, folder, options)
     # score each model as it is, train it, and score it again
@@ -149,16 +221,20 @@ def race(
     rows.append(winner.score_fused(best))
     # write the encoder, its export, adapted.json and report.html
     encoder, exported = export_best(best, winner, export=options.export)
-    report = sealed(
-        {
-            "format": formats.ADAPTED.number,
-            "starts": {candidate.start.name: public_path(candidate.start.model) for candidate in candidates},
-            **report_of(rows, best, data, folder, quick=options.quick),
-            "encoder": None if encoder is None else str(encoder.relative_to(folder)),
-            "exported": EXPORT if exported else None,
-            "minutes": options.defaults.minutes,
-        }
-    )
+    values = {
+        "format": formats.ADAPTED.number,
+        "starts": {candidate.start.name: public_path(candidate.start.model) for candidate in candidates},
+        "advice": advice_lines(rows, best, data, quick=options.quick),
+        "best": best.name,
+        "cheapest": cheapest_of(rows, best).name,
+        "models": [row.summary(folder) for row in rows],
+        "data": data.manifest,
+        "versions": formats.versions(),
+        "encoder": None if encoder is None else str(encoder.relative_to(folder)),
+        "exported": EXPORT if exported else None,
+        "minutes": options.defaults.minutes,
+    }
+    report = cast("AdaptReport", sealed(values))
     write_page(folder, rows, best=best, data=data, advice=report["advice"])
     write_json(folder / ADAPTED, report)
     return report

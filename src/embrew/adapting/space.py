@@ -5,26 +5,27 @@ from __future__ import annotations
 import logging
 import math
 import random
-import time
+import timeit
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
-from embrew.adapting.defaults import shipped
-from embrew.adapting.preparation.prepare import check_same
+from embrew.adapting.defaults import Keys, shipped
+from embrew.adapting.preparation.prepare import check_same_settings
 from embrew.adapting.preparation.sources import data_source
 from embrew.adapting.recipes import (
     LEAST_LENGTH,
     SHARE,
     check_one_process,
     recipe_with,
+    seconds_per_step,
     with_limits,
     write_recipe,
 )
 from embrew.adapting.starts import SizedEncoder
-from embrew.adapting.step_times import seconds_per_step
 from embrew.corpus.vectors import open_index
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
@@ -45,7 +46,7 @@ from embrew.recipe.overrides import Override, as_text, parse_override
 from embrew.search import SearchIndex
 from embrew.storage.base_model import is_encoder, open_config
 from embrew.text.texts import SIDES
-from embrew.text_encoder import TextEncoder, encode_options, fixed, model_hash, unit_vectors
+from embrew.text_encoder import EncodeOptions, TextEncoder, encode_options, fixed, model_hash, unit_vectors
 from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,32 @@ SPACE, PLAN, QUERIES, RECIPES, RUN, TEACHER = (
 )  # fmt: skip
 STAGE = "distill"
 TEST_SHARE, MOST_TEST, TIMED = 0.2, 500, 30
+
+
+class SpaceRow(TypedDict, total=False):
+    """Scores of the teacher, or of the student with a number of layers and of dimensions; None: all layers."""
+
+    model: str
+    layers: int | None
+    dimensions: int
+    recall_of_teacher_at_10: float
+    ndcg_at_10: float
+    seconds_per_query: float
+
+
+class SpaceReport(TypedDict):
+    """The content of `space.json`."""
+
+    format: int
+    model: str
+    teacher: dict[str, str]
+    index: dict[str, str | int]
+    encoder: str
+    queries: dict[str, int]
+    rows: list[SpaceRow]
+    seconds: dict[str, float]
+    versions: dict[str, str | None]
+    sha256: str
 
 
 def train_into_space(
@@ -68,7 +95,7 @@ def train_into_space(
     minutes: float = 30.0,
     seed: int = 42,
     overrides: Sequence[Override] = (),
-) -> dict[str, Any]:
+) -> SpaceReport:
     """Train a model to encode queries as a teacher does, for an index of the teacher's vectors.
 
     The teacher's vectors of the queries are the target (`embedding_distillation` with `side: query`); a linear layer to
@@ -107,17 +134,7 @@ def train_into_space(
     data = None if judged is None else read_judged(Path(expand(judged)))
     with claimed_by_first(folder, "working in"):
         opened = cast("SizedEncoder", open_model(str(teacher)))
-        documents = open_index(str(index), opened)
-        width = documents.index.d
-        if width != opened.get_embedding_dimension():
-            raise ValueError(
-                f"{index} holds {width} of the teacher's {opened.get_embedding_dimension()} dimensions; "
-                "give an index of all of them"
-            )
-        ids = {document.id for document in documents.documents}
-        if data is not None and not ids & set().union(*data.qrels.values()):
-            raise ValueError(f"{judged} judges no document of {index}: ids differ; give the data it was built from")
-        del documents  # training needs the memory
+        width = _index_width(index, opened, judged, data)
         kind = build.objective({"type": "embedding_distillation", "teacher": str(teacher)})
         texts = list(build.rows(source.config, kind, max_rows=source.config.max_rows)["text"])
         train_texts, test = split_queries(texts, data, seed=seed)
@@ -140,21 +157,41 @@ def train_into_space(
             run / STAGE, dtype="as_trained", trust_remote_code=recipe.encoder.trust_remote_code
         )
         documents = open_index(str(index), student)  # by the hash of its teacher
-        report = sealed(
-            {
-                "format": formats.ADAPTED.number,
-                "model": public_path(str(model)),
-                "teacher": {"name": public_path(str(teacher)), "hash": model_hash(opened)},
-                "index": {"documents": len(documents.documents), "dimensions": width, "metric": "cosine"},
-                "encoder": f"{RUN}/{STAGE}",
-                "queries": {"train": len(train_texts), "test": len(test), "judged": data is not None},
-                "rows": measure(student, opened, documents, test, data, layers),
-                "seconds": read_json(run / "run.json", keys=("seconds",), kind=formats.RUN)["seconds"],
-                "versions": formats.versions(),
-            }
-        )
+        values = {
+            "format": formats.ADAPTED.number,
+            "model": public_path(str(model)),
+            "teacher": {"name": public_path(str(teacher)), "hash": model_hash(opened)},
+            "index": {"documents": len(documents.documents), "dimensions": width, "metric": "cosine"},
+            "encoder": f"{RUN}/{STAGE}",
+            "queries": {"train": len(train_texts), "test": len(test), "judged": data is not None},
+            "rows": measure_student(student, opened, documents, test, data, layers),
+            "seconds": read_json(run / "run.json", keys=("seconds",), kind=formats.RUN)["seconds"],
+            "versions": formats.versions(),
+        }
+        report = cast("SpaceReport", sealed(values))
         write_json(folder / SPACE, report)
         return report
+
+
+def _index_width(
+    index: str | Path, teacher: SizedEncoder, judged: str | Path | None, data: RetrievalData | None
+) -> int:
+    """Return the number of dimensions of an index of the teacher's vectors; it is closed, since training needs memory.
+
+    Raises:
+        ValueError: as `train_into_space`.
+    """
+    documents = open_index(str(index), teacher)
+    width = documents.index.d
+    if width != teacher.get_embedding_dimension():
+        raise ValueError(
+            f"{index} holds {width} of the teacher's {teacher.get_embedding_dimension()} dimensions; "
+            "give an index of all of them"
+        )
+    ids = {document.id for document in documents.documents}
+    if data is not None and not ids & set().union(*data.qrels.values()):
+        raise ValueError(f"{judged} judges no document of {index}: ids differ; give the data it was built from")
+    return width
 
 
 def read_judged(folder: Path) -> RetrievalData:
@@ -185,14 +222,14 @@ def split_queries(texts: Sequence[str], data: RetrievalData | None, *, seed: int
     return train, test
 
 
-def measure(
+def measure_student(
     student: Encoder,
     teacher: TextEncoder,
     index: SearchIndex,
     queries: Mapping[str, str],
     data: RetrievalData | None,
     layers: Sequence[int] | None,
-) -> list[dict[str, Any]]:
+) -> list[SpaceRow]:
     """Return a row for the teacher, and for the student at each number of layers and of dimensions."""
     texts = list(queries.values())
     ids = np.array([document.id for document in index.documents], dtype=object)
@@ -203,15 +240,17 @@ def measure(
     cells: list[tuple[TextEncoder, int | None, int]] = [(teacher, None, width)]
     cells += [(student, count, dims) for count in sorted(layers or [depth]) for dims in (width // 4, width // 2, width)]
     for encoder, count, dims in cells:
-        options = {**encode_options(encoder), **({} if count is None else {"num_layers": count})}
+        options = encode_options(encoder)
+        if count is not None:
+            options["num_layers"] = count
         vectors = np.asarray(encoder.encode_query(texts, **options))
         ranked = _ranked(unit_vectors(vectors[:, :dims], what="queries", texts=texts), index)
         ranking = {name: ids[positions].tolist() for name, positions in zip(queries, ranked, strict=True)}
         tops = [of_query[:10] for of_query in without_self_matches(ranking, here).values()]
         of_teacher = tops if of_teacher is None else of_teacher
         shares = [len({*top} & {*best}) / max(len(best), 1) for top, best in zip(tops, of_teacher, strict=True)]
-        row: dict[str, Any] = {"model": "teacher" if count is None else "student", "layers": count, "dimensions": dims}
-        row |= {"recall_of_teacher_at_10": float(np.mean(shares))}
+        row: SpaceRow = {"model": "teacher" if count is None else "student", "layers": count, "dimensions": dims}
+        row["recall_of_teacher_at_10"] = float(np.mean(shares))
         if data is not None:
             row["ndcg_at_10"] = scores_of_ranking(ranking, here)["main_score"]
         row["seconds_per_query"] = _seconds(encoder, texts[:TIMED], options)
@@ -236,14 +275,10 @@ def _ranked(queries: np.ndarray, index: SearchIndex) -> np.ndarray:
     return chunks.best(total, SEARCH_DEPTH)
 
 
-def _seconds(encoder: TextEncoder, texts: Sequence[str], options: Mapping[str, Any]) -> float:
+def _seconds(encoder: TextEncoder, texts: Sequence[str], options: EncodeOptions) -> float:
     """Return the median time of one query."""
-    seconds = []
     with fixed(encoder):
-        for text in texts:
-            began = time.perf_counter()
-            encoder.encode_query([text], **options)
-            seconds.append(time.perf_counter() - began)
+        seconds = [timeit.timeit(partial(encoder.encode_query, [text], **options), number=1) for text in texts]
     return float(np.median(seconds))
 
 
@@ -280,7 +315,7 @@ def _recipe(
     trusted = (["encoder", "trust_remote_code"], True) in map(parse_override, overrides)
     kind = "bert_type" if is_encoder(open_config(model, trust_remote_code=trusted)) else "causal"
     defaults = shipped("space.yaml")
-    values: dict[str, Any] = {**defaults[kind], "seed": seed}
+    values: Keys = {**defaults[kind], "seed": seed}
     (stage,) = values["stages"]
     stage["objective"] |= {"teacher": teacher, "vectors": str((folder / TEACHER).resolve())}
     stage["objective"] |= {"layers": list(layers)} if layers else {}
@@ -319,5 +354,5 @@ def _planned_steps(folder: Path, inputs: Mapping[str, Any]) -> int | None:
     if not (folder / PLAN).is_file():
         return None
     plan = read_json(folder / PLAN, keys=("inputs", "steps"), sealed=True)
-    check_same(inputs, plan["inputs"], folder)
+    check_same_settings(inputs, plan["inputs"], folder)
     return int(plan["steps"])

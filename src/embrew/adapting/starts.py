@@ -1,4 +1,7 @@
-"""The models that a race starts from: their names, fingerprints and files, and how they are opened."""
+"""The models that a race starts from: their names, fingerprints and files, and how they are opened.
+
+Where none is given, they are those of `models.yaml` that fit this machine and the minutes.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,28 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from statistics import mean
+from typing import Protocol, cast
 
+import httpx2
+import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+
+from embrew.adapting.defaults import Defaults, Keys, shipped
+from embrew.adapting.preparation.prepare import Prepared
 from embrew.encoder import Encoder
 from embrew.files import formats
 from embrew.files.names import path_inside
 from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
+from embrew.free_memory import total_and_free
 from embrew.opening import is_bare, is_recipe, open_model
+from embrew.planning.devices import GIB, device_here
+from embrew.planning.stage import UTILIZATION
 from embrew.recipe.encoder import recipe_keys
-from embrew.storage.base_model import local_model
+from embrew.storage.base_model import is_cached, local_model, pick_device
 from embrew.storage.foreign import check_is_model
 from embrew.storage.loading import SETTINGS, final_stage
 from embrew.text.texts import SIDES
@@ -31,6 +45,9 @@ REPORT = "adapted.json"
 GENERAL = ("model", "encoder", "export", "contrast")  # names that many folders have
 SAMPLE = 2**16  # bytes that are read at the beginning, in the middle and at the end of a file
 REPAIR = "remove the file, and give all models again"
+CHARACTERS = 4.0  # of a token, in English
+BYTES_FULL, BYTES_LORA = 16, 4  # bytes of a parameter: with gradients and Adam's moments in float32, and frozen
+BYTES_PROCESS = 3 * GIB  # a process and its activations
 
 
 class SizedEncoder(TextEncoder, Protocol):
@@ -166,7 +183,7 @@ def _numbered(name: str, number: int) -> str:
     return name if number == 1 else f"{name}-{number}"
 
 
-def open_to_train(start: Start) -> tuple[Encoder, dict[str, Any]]:
+def open_to_train(start: Start) -> tuple[Encoder, Keys]:
     """Return a ready model as an encoder to train, and the keys of a recipe's `encoder` that describe it.
 
     Raises:
@@ -186,3 +203,85 @@ def open_to_train(start: Start) -> tuple[Encoder, dict[str, Any]]:
         )
         if ids
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedModel:
+    """A model of `models.yaml`, which describes the keys."""
+
+    model: str
+    parameters: float
+    layers: float
+    is_bare: bool = False
+
+
+def models_that_fit(data: Prepared, defaults: Defaults) -> list[str]:
+    """Return the models to race, and log which were left out, and why.
+
+    Args:
+        data: whose texts say how long a step takes.
+        defaults: minutes, and which models are trained whole.
+
+    Raises:
+        ValueError: none fits.
+    """
+    listed, device, offline = shipped("models.yaml"), pick_device(None), False
+    chosen, left_out = [], []
+    for values in listed["models"]:
+        model = ListedModel(**values)
+        reason = _too_large(model, data, defaults, listed["least_steps"], device)
+        if reason is None:
+            reason = _unavailable(model.model, offline=offline)
+            offline = offline or reason == OFFLINE
+        if reason is None:
+            chosen.append(model.model)
+        else:
+            left_out.append(f"{model.model} ({reason})")
+    reasons = "; ".join(left_out)
+    if not chosen:
+        raise ValueError(f"no model was given, and none of embrew's list is raced: {reasons}. Give one or several")
+    logger.info("no model was given; raced are %s", ", ".join(chosen))
+    if left_out:
+        logger.info("left out: %s", reasons)
+    return chosen
+
+
+OFFLINE = "not on this machine, and the Hub is out of reach"
+
+
+def _too_large(
+    model: ListedModel, data: Prepared, defaults: Defaults, least_steps: int, device: torch.device
+) -> str | None:
+    """Return which limit of this machine a model exceeds; None: it fits."""
+    free = total_and_free()[1] if device.type == "cpu" else device_here(device).memory
+    trains_all = model.parameters < defaults.ready.full_below and not model.is_bare
+    needed = model.parameters * (BYTES_FULL if trains_all else BYTES_LORA) + BYTES_PROCESS
+    if free is not None and needed > free:
+        return f"about {needed / GIB:.1f} GiB of {free / GIB:.1f} that are free"
+    tokens = defaults.batch["size"] * sum(mean(map(len, texts)) for texts in data.texts().values()) / CHARACTERS
+    operations = (6 if trains_all else 4) * model.layers * tokens
+    steps = 60 * defaults.minutes * UTILIZATION * device_here(device).speed("float32") / operations
+    return f"about {steps:.0f} steps in {defaults.minutes:g} minutes" if steps < least_steps else None  # NaN: unknown
+
+
+def _unavailable(model: str, *, offline: bool) -> str | None:
+    """Return why a model cannot be opened, without a download.
+
+    Args:
+        model: its name.
+        offline: whether the Hub was out of reach for another model.
+    """
+    try:
+        if is_cached(model) or local_model(model) is not None:
+            return None
+    except FileNotFoundError:
+        return OFFLINE
+    if offline:
+        return OFFLINE
+    try:
+        HfApi().auth_check(model)
+    except GatedRepoError:
+        return "it is gated: accept its licence on the Hub and log in"
+    except (HfHubHTTPError, httpx2.HTTPError, OSError):
+        return OFFLINE
+    return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from embrew.files.formats import GUARD, RUN
 from embrew.files.reading import content_of, read_json
@@ -137,7 +137,7 @@ def pareto(curves: Iterable[Curve]) -> list[tuple[str, Evaluation]]:
     return pareto_front(evaluations, lambda entry: entry[1].samples, lambda entry: entry[1].score)
 
 
-def as_rows(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+def as_rows(curves: Sequence[Curve]) -> list[dict[str, str | float | bool]]:
     """Return one row per evaluation: run, stage, steps, samples, epochs, whether on the Pareto front, all scores."""
     front = [(name, id(evaluation)) for name, evaluation in pareto(curves)]
     return [

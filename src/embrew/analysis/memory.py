@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -127,7 +127,7 @@ class MemoryTokens:
         """One memory token of each group, in order."""
         return effective_tokens(self.similarity, threshold=self.threshold, seed=self.seed)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, float | str | list[int] | list[list[int]] | None]:
         """Return k, k_eff, clusters, effective tokens and the cosines between different tokens, for JSON."""
         effective, between = self.effective, self.similarity[~np.eye(len(self.similarity), dtype=bool)]
         return {

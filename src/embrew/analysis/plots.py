@@ -6,23 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from embrew.analysis.demonstrations import DemonstrationCost
-from embrew.analysis.domain_knowledge import Figures
+from embrew.analysis.domain_knowledge import BINS, Figures, Separation
 from embrew.analysis.efficiency import Curve, Evaluation, pareto
 from embrew.analysis.memory import MemoryTokens
-from embrew.analysis.separation import BINS, Separation
 from embrew.analysis.sink import Sink
 from embrew.analysis.spectrum import Spectrum
-from embrew.analysis.surface import Cell, Surface
-from embrew.analysis.truncation import Truncation
+from embrew.analysis.surface import Cell, Surface, Truncation
 from embrew.analysis.uniformity import AlignmentUniformity
 from embrew.files.writing import atomic_path
 from embrew.plot_style import CYCLE, colours, matplotlib_settings
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+T = TypeVar("T")
 FLOOR = 1e-10  # shares of the largest singular value below this are rounding errors
 LINES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D")  # of the series that share a colour
 LEGEND_BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}  # a legend to the right of the axes
@@ -35,7 +38,7 @@ AXES = {"uniformity": "uniformity (less is more evenly spread)", "alignment": "a
 
 
 @contextmanager
-def drawing(path: Path, width: float, height: float, *, layout: str = "constrained") -> Iterator[Any]:
+def drawing(path: Path, width: float, height: float, *, layout: str = "constrained") -> Iterator[Figure]:
     """Provide an empty figure in embrew's style, and write it atomically at the end; sizes in inches."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure  # not pyplot, which would set a backend for the whole process
@@ -57,15 +60,21 @@ def line_styles(names: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
+def _styled(named: Sequence[tuple[str, T]]) -> Iterator[tuple[str, T, dict[str, Any]]]:
+    """Yield each name with what it names, and the settings of its line."""
+    for (name, drawn), style in zip(named, line_styles([name for name, _ in named]), strict=True):
+        yield name, drawn, style
+
+
 def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
     """Plot singular values as shares of the largest (logarithmic), and the number above the threshold."""
     with drawing(path, 8.6, 5) as figure:
         axes = figure.subplots()
-        for (name, spectrum), style in zip(named, line_styles([name for name, _ in named]), strict=True):
+        for name, spectrum, style in _styled(named):
             values = spectrum.singular_values / spectrum.singular_values[0]
             used = spectrum.effective_dimensions
             label = f"{name}: {used} of {len(values)}"
-            markers = {"markevery": [used - 1], "markersize": 6}
+            markers: dict[str, Any] = {"markevery": [used - 1], "markersize": 6}
             axes.plot(np.arange(1, len(values) + 1), values.clip(min=FLOOR), label=label, **style, **markers)
         threshold = named[0][1].threshold
         if threshold:
@@ -99,7 +108,7 @@ def plot_alignment_uniformity(named: Sequence[tuple[str, AlignmentUniformity]], 
     """Plot one point per model; lower left is better."""
     with drawing(path, 7.2, 4.8) as figure:
         axes = figure.subplots()
-        for (name, point), style in zip(named, line_styles([name for name, _ in named]), strict=True):
+        for name, point, style in _styled(named):
             axes.plot(point.uniformity, point.alignment, markersize=9, label=name, **style | {"linestyle": ""})
         axes.margins(0.2)
         axes.set(xlabel=AXES["uniformity"], ylabel=AXES["alignment"])
@@ -110,7 +119,7 @@ def plot_sinks(named: Sequence[tuple[str, Sink]], path: Path) -> None:
     """Plot the first token's weight by depth, one line per model and prompt."""
     with drawing(path, 8.6, 4.8) as figure:
         axes = figure.subplots()
-        for (name, sink), style in zip(named, line_styles([name for name, _ in named]), strict=True):
+        for name, sink, style in _styled(named):
             depth = 100 * np.arange(1, len(sink.shares) + 1) / len(sink.shares)
             axes.plot(depth, sink.share_of("first"), markersize=4, label=name, **style)
         axes.set(
@@ -222,7 +231,7 @@ def plot_separations(named: Sequence[tuple[str, Sequence[Figures]]], path: Path)
         grid[0, 0].legend()
 
 
-def draw_separation(axes: Any, separation: Separation) -> None:
+def draw_separation(axes: Axes, separation: Separation) -> None:
     """Draw both histograms, each normalised to 1, in about `DRAWN_BINS` bins over the range of values."""
     present = separation.histograms.sum(0).nonzero()[0]
     width = max(1, -(-(present[-1] + 1 - present[0]) // DRAWN_BINS))
@@ -268,7 +277,7 @@ def plot_surfaces(named: Sequence[tuple[str, Surface, Cell | None]], path: Path)
                 times.plot(picked.milliseconds, 100 * picked.score, "o", **circle)
 
 
-def _heat_map(axes: Any, surface: Surface, picked: Cell | None, lowest: float, highest: float) -> None:
+def _heat_map(axes: Axes, surface: Surface, picked: Cell | None, lowest: float, highest: float) -> None:
     scores = 100 * surface.means
     image = axes.imshow(scores, vmin=lowest, vmax=highest, cmap="viridis", origin="lower", aspect="auto")
     axes.set_xticks(range(len(surface.dims)), map(str, surface.dims))
@@ -291,14 +300,14 @@ def _thinned(count: int, maximum: int) -> range:
     return range((count - 1) % step, count, step)
 
 
-def _write_values(axes: Any, values: np.ndarray, form: str, lowest: float, highest: float) -> None:
+def _write_values(axes: Axes, values: np.ndarray, form: str, lowest: float, highest: float) -> None:
     """Write the numbers into the cells of a heat map, readable on dark and light cells."""
     for (row, column), value in np.ndenumerate(values):
         colour = "white" if value - lowest < 0.6 * (highest - lowest) else "black"
         axes.text(column, row, form.format(value), ha="center", va="center", fontsize=8, color=colour)
 
 
-def _score_lines(axes: Any, x: Sequence[float], lines: Mapping[int, np.ndarray], *, legend: str) -> None:
+def _score_lines(axes: Axes, x: Sequence[float], lines: Mapping[int, np.ndarray], *, legend: str) -> None:
     """Draw a line per number of layers or dimensions, from dark to light."""
     from matplotlib import colormaps
 
@@ -330,7 +339,7 @@ def plot_truncations(named: Sequence[tuple[str, Truncation]], path: Path) -> Non
 @contextmanager
 def _panels(
     path: Path, count: int, width: float, height: float, *, beside: float = 0, layout: str = "constrained"
-) -> Iterator[tuple[Any, Any]]:
+) -> Iterator[tuple[Figure, np.ndarray]]:
     """Provide a figure and `count` of its axes, up to three in a row; sizes of each in inches."""
     columns = min(count, COLUMNS)
     lines = -(-count // columns)

@@ -41,6 +41,7 @@ ACCEPTED: dict[str, tuple[str, ...]] = {
     "source": ("source", "document_id", "doc_id", "doc"),
 }
 ONLY_WITH_CHOICES = ("label", "answer_key", "answerKey")
+RowValues = Mapping[str, Any]  # values by column
 _CHOICE = re.compile(r"(?:option|choice|op)?_?([A-Ha-h]|\d)")
 _NEGATIVE = re.compile(r"(?:negative|distractor)_?\d+")
 _MARKER = re.compile(
@@ -105,14 +106,14 @@ def read_as_trained(path: str | Path, **options: Any) -> list[QA]:
     return [QA(row["query"], row["positive"], tuple(row["negatives"]), where=str(path)) for row in rows]
 
 
-def _is_of_training(values: Mapping[str, Any]) -> bool:
+def _is_of_training(values: RowValues) -> bool:
     """Return whether a row is a pair for training, and has no columns of a question and its answer."""
     if all(any(named(values, name) for name in ACCEPTED[what]) for what in ("question", "answer")):
         return False
     return find_layout(values, "pairs") is not None
 
 
-def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) -> Iterator[QA]:
+def _pairs(values: RowValues, where: str, mapping: Mapping[str, str]) -> Iterator[QA]:
     """Yield a pair for each right answer of a row."""
     columns = _columns(values, where, mapping)
     question = _text(values[columns["question"]], columns["question"], where)
@@ -137,7 +138,7 @@ def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) ->
         yield QA(question, answer, tuple(dict.fromkeys(negatives)), None if source is None else str(source), where)
 
 
-def _columns(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) -> dict[str, str]:
+def _columns(values: RowValues, where: str, mapping: Mapping[str, str]) -> dict[str, str]:
     """Return the columns of a row by their meaning."""
     lacking = next((column for column in mapping.values() if column not in values), None)
     if lacking is not None:
@@ -166,13 +167,13 @@ def _columns(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) 
     return columns
 
 
-def _lettered(values: Mapping[str, Any]) -> dict[str, str]:
+def _lettered(values: RowValues) -> dict[str, str]:
     """Return columns with one choice each, such as A, B, option_a, choice_1, by their labels."""
     columns = {match[1].upper(): column for column in values if (match := _CHOICE.fullmatch(column))}
     return columns if len(columns) > 1 else {}
 
 
-def _choices(values: Mapping[str, Any], column: str | None, where: str) -> dict[str, str]:
+def _choices(values: RowValues, column: str | None, where: str) -> dict[str, str]:
     """Return the text of each choice by its label; labels are letters if the row has none."""
     if column is None:
         columns = {label: name for label, name in _lettered(values).items() if values[name] not in (None, "")}

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from embrew.analysis.input_texts import Side
 from embrew.encoder import Encoder
@@ -147,7 +148,7 @@ def shares_of(encoder: Encoder, tokens: Tokens, parts: Tensor) -> Tensor:
 
 
 @contextmanager
-def attention_weights(inner: Any, read: Callable[[int, Tensor], None]) -> Iterator[None]:
+def attention_weights(inner: PreTrainedModel, read: Callable[[int, Tensor], None]) -> Iterator[None]:
     """Within this context, pass every layer's attention weights to `read`, one layer at a time.
 
     Only eager attention returns weights, so the model uses it meanwhile.

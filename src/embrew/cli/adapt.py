@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.markup import escape
@@ -15,6 +15,9 @@ from embrew.cli.arguments import AsJson, Columns, Output, Quiet, columns_of
 from embrew.cli.console import out, plain_table, print_json, print_line
 from embrew.cli.options import options_of
 from embrew.cli.signals import stopping
+
+if TYPE_CHECKING:
+    from embrew.adapting.outcome import AdaptReport
 
 METHODS = ("none", "llm2comp", "ese", "autoregembed", "lbr", "epic", "distillation")
 
@@ -75,12 +78,12 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return [word for word in words if word not in settings], settings
 
 
-def _show(report: dict[str, Any], output: Path) -> None:
+def _show(report: AdaptReport, output: Path) -> None:
     """Print the sentences, the table of models, and where the results are."""
     console = out()
     for line in report["advice"]:
         print_line(line)
-    table = plain_table(["", "dev nDCG@10", "test nDCG@10 (95 %)", "ms a text", "training"])
+    table = plain_table(["", "dev nDCG@10", "test nDCG@10 (95 %)", "ms per text", "training"])
     for row in report["models"]:
         low, high = (100 * bound for bound in row["test_interval"])
         dev, test = (100 * row[key] for key in ("dev_ndcg_at_10", "test_ndcg_at_10"))

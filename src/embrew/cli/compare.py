@@ -13,8 +13,8 @@ from embrew.cli.console import print_json, print_line
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
-    from embrew.report.sources import Source
-    from embrew.report.task_data import Tasks
+    from embrew.report.making import Tasks
+    from embrew.report.sources import ModelSource
 
 
 def compare(
@@ -38,13 +38,13 @@ def compare(
         data (DIR): Data folder that models without results are evaluated on. Repeatable.
     """
     from embrew.evaluation.suites import read_tasks
-    from embrew.report.making import files_of, make_report
+    from embrew.report.making import make_report, report_files
     from embrew.report.sources import read_sources
 
     if output.suffix != ".html":
         raise ValueError(f"--output {output}: the report is an HTML page; give FILE.html")
     tasks, _ = read_tasks(suite, data or ())
-    with stopping(lambda: f"what is finished is in {files_of(output)}; the same command resumes"):
+    with stopping(lambda: f"what is finished is in {report_files(output)}; the same command resumes"):
         document = make_report(read_sources(models), tasks, output, command=shlex.join(["embrew", *sys.argv[1:]]))
     for sentence in document["verdict"]:
         print_line(sentence)
@@ -52,7 +52,7 @@ def compare(
     print_json(document)
 
 
-def page_model(model: str, file: Path, output: Path | None) -> tuple[str, Source]:
+def page_model(model: str, file: Path, output: Path | None) -> tuple[str, ModelSource]:
     """Return name and source of the model of a page, with the folder of its results; of a run, the last stage."""
     from embrew.report.making import results_of
     from embrew.report.page import check_packages
@@ -65,11 +65,11 @@ def page_model(model: str, file: Path, output: Path | None) -> tuple[str, Source
     return name, replace(source, results=output or results_of(file, name))
 
 
-def write_page(name: str, source: Source, tasks: Tasks, file: Path, encoder: Any) -> None:
+def write_page(name: str, source: ModelSource, tasks: Tasks, file: Path, encoder: Any) -> None:
     """Write the page of one model, whose open encoder is measured."""
     from embrew.evaluation.kinds import KINDS
+    from embrew.report.comparison import with_pooling
     from embrew.report.making import make_report
-    from embrew.report.models import with_pooling
 
     report_tasks = [task for task in tasks if not KINDS[getattr(task, "kind", "sts")].grid]
     command, sources = shlex.join(["embrew", *sys.argv[1:]]), {with_pooling(name, source.pooling): [source]}

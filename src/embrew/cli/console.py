@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -70,7 +70,7 @@ def wants_json() -> bool:
     return _json_only
 
 
-def print_json(document: dict[str, Any]) -> None:
+def print_json(document: Mapping[str, Any]) -> None:
     """Print the result of a command as one JSON document if --json is given; numbers that are not finite are null."""
     if _json_only and rank() == 0:
         text = json.dumps(document, default=lambda value: value.item() if hasattr(value, "item") else str(value))

@@ -15,8 +15,8 @@ from embrew.cli.console import loading, out, plain_table, print_json, print_line
 from embrew.cli.options import command
 
 if TYPE_CHECKING:
+    from embrew.analysis.demonstrations import CountChoice
     from embrew.encoder import Encoder
-    from embrew.evaluation.demonstration_count import Choice
     from embrew.model.contexts import Context
     from embrew.settings.encoder import Demonstration
 
@@ -98,9 +98,9 @@ def add(
     print_json({"context": name, "demonstrations": len(pairs), "positions": len(prepared.row.ids), **chosen})
 
 
-def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], from_train: int | None) -> Choice:
+def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], from_train: int | None) -> CountChoice:
     """Choose the number of demonstrations on dev splits and print all scores."""
-    from embrew.evaluation.demonstration_count import choose_demonstrations
+    from embrew.analysis.demonstrations import choose_demonstrations
 
     choice = choose_demonstrations(encoder, context, read_numbers(choose), dev, from_train=from_train)
     columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}

@@ -83,7 +83,7 @@ def evaluate(
     loading(model)
     from embrew import evaluation, opening
     from embrew.cli.compare import page_model, write_page
-    from embrew.evaluation.paths import write_paths
+    from embrew.evaluation.results import write_paths
     from embrew.report.untrained import choose_pooling
 
     tasks, named = _tasks(data or (), suite, mteb or (), split, kind)  # before a model is opened

@@ -14,7 +14,7 @@ from embrew.cli.console import loading, out, print_json, print_line
 from embrew.cli.options import options_of
 
 if TYPE_CHECKING:
-    from embrew.parity.compare import Comparison
+    from embrew.parity.compare import ParityResult
 
 
 @options_of(
@@ -60,7 +60,7 @@ def parity(
         raise typer.Exit(1)
 
 
-def _show(result: Comparison) -> None:
+def _show(result: ParityResult) -> None:
     """Print a comparison: one line per condition and prompt, notes, and the verdict."""
     print_line(f"{result.runtime} against {result.reference}")
     numbers = [Column(name, justify="right") for name in ("texts", "mean cosine", "lowest", "difference")]

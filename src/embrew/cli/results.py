@@ -33,10 +33,10 @@ def table(
     """
     if output is not None and output.suffix not in (".md", ".csv"):
         raise ValueError(f"{output}: unknown format; give a .md or .csv file")
-    from embrew.evaluation.report import averages, label_of
+    from embrew.evaluation.results import averages, label_of
     from embrew.evaluation.suites import read_averages
     from embrew.files.writing import atomic_path
-    from embrew.report.models import models_of
+    from embrew.report.comparison import models_of
     from embrew.report.tables import as_markdown, csv_text, grid
 
     rows = models_of(results)

@@ -57,7 +57,7 @@ def train(
     _announce(recipe, loaded)
     evaluate: EvaluateSets | None = None
     if loaded.evaluation is not None:  # missing data is found before anything is loaded
-        from embrew.analysis.dev_uniformity import evaluation_of
+        from embrew.analysis.uniformity import evaluation_of
 
         evaluate = evaluation_of(loaded)
     from embrew.planning.plan import announce

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS, retrieval
-from embrew.evaluation.mteb_tasks import MtebTask, evaluate_mteb
+from embrew.evaluation.mteb_tasks import evaluate_mteb
 from embrew.evaluation.processes import CorpusChunks, FinishedByOthers, Processes
-from embrew.evaluation.report import (
+from embrew.evaluation.results import (
     Result,
+    Sidecar,
     averages,
     finished,
     grid_table,
@@ -23,13 +23,12 @@ from embrew.evaluation.report import (
     table,
     write_result,
 )
-from embrew.evaluation.runs import describe_tasks, tasks_to_run
-from embrew.evaluation.scoring import check_grid, prepare
+from embrew.evaluation.runs import check_grid, describe_tasks, prepare, tasks_to_run
 from embrew.evaluation.suites import Suite, list_suites, read_suite
-from embrew.evaluation.task import GridCache, Task
+from embrew.evaluation.task import GridCache, MtebTask, Task
 from embrew.files.checksums import digest_of
 from embrew.progress import in_context, within
-from embrew.text_encoder import TextEncoder, encode_options, fixed
+from embrew.text_encoder import EncodeOptions, TextEncoder, encode_options, fixed
 
 __all__ = [
     "MtebTask",
@@ -97,15 +96,15 @@ def evaluate(
     tasks = tasks_to_run(encoder, data, split=split, kind=kind, generator=generator, context=context)
     options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     folder = None if output_dir is None else Path(output_dir)
-    runs = [{} for _ in tasks] if folder is None else describe_tasks(tasks, encoder, batch_tokens=batch_tokens)
+    runs = [Sidecar() for _ in tasks] if folder is None else describe_tasks(tasks, encoder, batch_tokens=batch_tokens)
     return _evaluate(encoder, tasks, runs, options, folder, overwrite, processes or Processes())
 
 
 def _evaluate(
     encoder: TextEncoder,
     tasks: Sequence[Task | MtebTask],
-    runs: Sequence[Mapping[str, Any]],
-    options: Mapping[str, Any],
+    runs: Sequence[Sidecar],
+    options: EncodeOptions,
     folder: Path | None,
     overwrite: bool,
     processes: Processes,
@@ -132,11 +131,8 @@ def _evaluate(
                     result = evaluate_mteb(encoder, task, cache=mteb_cache, options=options, overwrite=overwrite)
                 else:
                     start = time.perf_counter()
-                    scores, counts = prepare(task, cache, corpora.get(number))(encoder, options)
-                    main_score, examples = scores.pop("main_score"), scores.pop("examples", {})
-                    seconds = round(time.perf_counter() - start, 3)
-                    about = (task.name, task.split_label, task.kind)
-                    result = Result(*about, main_score, scores, seconds, counts, examples)
+                    scores = prepare(task, cache, corpora.get(number))(encoder, options)
+                    result = Result.of_scores(task, scores, round(time.perf_counter() - start, 3))
                 if folder:
                     if not overwrite:
                         finished(folder, runs[number])  # another process may have written one meanwhile
@@ -155,7 +151,7 @@ def _evaluate(
 
 
 def _corpora(
-    processes: Processes, folder: Path | None, runs: Mapping[int, Mapping[str, Any]], overwrite: bool
+    processes: Processes, folder: Path | None, runs: Mapping[int, Sidecar], overwrite: bool
 ) -> dict[int, CorpusChunks]:
     """Begin an evaluation; return the corpora that the processes share, by the numbers of their tasks."""
     if processes.count > 1 and folder is None:
@@ -175,11 +171,11 @@ def _corpora(
     return corpora
 
 
-def _parts(folder: Path, run: Mapping[str, Any]) -> Path:
+def _parts(folder: Path, run: Sidecar) -> Path:
     return folder / PARTS / digest_of({**run, "chunk": retrieval.CHUNK})[:16]
 
 
-def _remove_parts(folder: Path, runs: Iterable[Mapping[str, Any]]) -> None:
+def _remove_parts(folder: Path, runs: Iterable[Sidecar]) -> None:
     for run in runs:
         shutil.rmtree(_parts(folder, run), ignore_errors=True)
     with suppress(OSError):  # it holds corpora of other tasks
@@ -191,7 +187,7 @@ def _units(tasks: Sequence[Task | MtebTask], waiting: Sequence[int], processes: 
 
     Several processes begin with the largest data; those of MTEB, whose size is not known, are the first.
     """
-    units: dict[Any, list[int]] = {}
+    units: dict[int | tuple[Path, str], list[int]] = {}
     for number in waiting:
         task = tasks[number]
         key = (task.path, task.split) if isinstance(task, Task) and KINDS[task.kind].grid else number

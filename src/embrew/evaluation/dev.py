@@ -17,11 +17,10 @@ from embrew.data.sets import fetch_hint
 from embrew.data.splits import DEV_SPLITS, SPLITS, known_split, without_number, words
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.overlap import Overlap, count_overlaps, hash_texts, overlap_lines
-from embrew.evaluation.report import size_of
+from embrew.evaluation.overlap import Overlap, count_overlaps, hash_texts, overlap_lines, reserved_texts, task_texts
+from embrew.evaluation.results import size_of
 from embrew.evaluation.rows import split_names
-from embrew.evaluation.task import Part, Task
-from embrew.evaluation.task_texts import reserved_texts, task_texts
+from embrew.evaluation.task import DevPart, Task
 from embrew.files.formats import GAP, GAP_OTHER, GUARD
 from embrew.progress import is_chosen
 from embrew.recipe import DevRows, Recipe
@@ -158,7 +157,7 @@ def dev_task(data: Data, *, left_out: Iterable[str] = ()) -> Task:
         if source.exists() and "train" not in split_names(source):
             there = ", ".join(split_names(source)) or "none"
             raise ValueError(f"{source} has no train split to split rows={data.rows} off; it has {there}")
-        part = Part(data.rows, data.seed, tuple(left_out))
+        part = DevPart(data.rows, data.seed, tuple(left_out))
         return find_task(data.path, split="train", part=part)
     source = Path(expand(data))
     if source.is_file():

@@ -19,7 +19,7 @@ from embrew.data.reading import (
 from embrew.data.sets import fetch_hint
 from embrew.data.splits import DEV_SPLITS, SPLITS
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.task import Part, Task, TaskKind
+from embrew.evaluation.task import DevPart, Task, TaskKind
 
 
 def find_task(
@@ -28,7 +28,7 @@ def find_task(
     split: str | None = None,
     kind: str | None = None,
     name: str | None = None,
-    part: Part | None = None,
+    part: DevPart | None = None,
     **settings: Any,
 ) -> Task:
     """Return the task of a folder, or of one file of rows.

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from embrew.data.fetching import ABOUT
 from embrew.data.formats import Record
@@ -52,7 +51,7 @@ def store_hotpotqa(source: HotpotQA, folder: Path) -> bool:
     if (folder / ABOUT).is_file() and is_intact(folder) and read_json(folder / ABOUT) == about:
         return False
     documents: dict[tuple[str, str], str] = {}  # title and text -> id
-    queries: list[dict[str, Any]] = []
+    queries: list[dict[str, str | list[str]]] = []
     judgements: list[str] = []
     for split in dict.fromkeys([source.split, *source.corpus_splits]):
         for record in read(source.path, name=source.subset, split=split, revision=source.revision):
@@ -94,7 +93,7 @@ def _paragraphs(record: Record) -> Iterator[tuple[str, str]]:
             yield title, text
 
 
-def _question(record: Record) -> dict[str, Any]:
+def _question(record: Record) -> dict[str, str | list[str]]:
     values = record.values
     missing = [column for column in ("id", "question", "answer", "supporting_facts") if values.get(column) is None]
     if missing:

@@ -3,58 +3,37 @@
 Data can be stored in a folder, for machines without a network.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.report import Result
-from embrew.evaluation.task import instructed, without_instruction
+from embrew.evaluation.results import Result
+from embrew.evaluation.task import MtebTask, instructed, without_instruction
 from embrew.files.checksums import check_files, is_intact, write_checksums
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, read_json
 from embrew.files.writing import atomic_folder
-from embrew.text_encoder import TextEncoder, vectors_hash
+from embrew.text_encoder import EncodeOptions, TextEncoder, vectors_hash
+
+if TYPE_CHECKING:
+    from mteb.abstasks import AbsTask
 
 AGAIN = "remove its folder, and fetch the data again (embrew data fetch)"
 ABOUT = "mteb-task.json"  # describes the stored task; written last, so it marks a complete folder
 
 
-@dataclass(frozen=True)
-class MtebTask:
-    """A task of MTEB by its name there.
-
-    Attributes:
-        name: Its name in tables.
-        subset: One of the task's subsets, such as `en-en`; default: the English ones, or all if it is not multilingual.
-        split: Default: the task's own.
-        instruction: Prefix of texts and queries.
-        data: Folder with its fetched data; default: mteb loads it.
-    """
-
-    name: str
-    mteb: str
-    subset: str | None = None
-    split: str | None = None
-    instruction: str | None = None
-    data: Path | None = None
-
-    @property
-    def split_label(self) -> str | None:
-        """The split's name in results."""
-        return self.split
-
-
 class MtebEncoder:
     """Adapter to mteb's encoder protocol: queries, documents and other texts are encoded by their own methods."""
 
-    def __init__(self, encoder: TextEncoder, *, name: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, encoder: TextEncoder, *, name: str, options: EncodeOptions) -> None:
         from mteb.models import ModelMeta
         from mteb.models.model_meta import ScoringFunction
 
@@ -86,7 +65,7 @@ class MtebEncoder:
         return pairwise_cos_sim(np.asarray(embeddings1), np.asarray(embeddings2))
 
 
-def load_task(task: MtebTask) -> Any:
+def load_task(task: MtebTask) -> AbsTask:
     """Return the task of mteb with its split and subset, without reading data.
 
     Raises:
@@ -107,11 +86,11 @@ def load_task(task: MtebTask) -> Any:
         raise ValueError(f"mteb: {str(error).strip(chr(34))}") from None
     if task.split is not None and task.split not in theirs.metadata.eval_splits:
         raise ValueError(f"{task.mteb}: split={task.split!r}; choose from {', '.join(theirs.metadata.eval_splits)}")
-    kind_of(theirs)
+    mteb_kind(theirs)
     return theirs
 
 
-def kind_of(task: Any) -> str:
+def mteb_kind(task: AbsTask) -> str:
     """Return the kind of a task of mteb.
 
     Raises:
@@ -125,7 +104,7 @@ def kind_of(task: Any) -> str:
 
 
 def evaluate_mteb(
-    encoder: TextEncoder, task: MtebTask, *, cache: Path | None, options: Mapping[str, Any], overwrite: bool = False
+    encoder: TextEncoder, task: MtebTask, *, cache: Path | None, options: EncodeOptions, overwrite: bool = False
 ) -> Result:
     """Evaluate one task; results of the same model and data in `cache` are reused."""
     import mteb
@@ -152,7 +131,7 @@ def evaluate_mteb(
     return Result(
         task.name,
         "+".join(scores),
-        kind_of(theirs),
+        mteb_kind(theirs),
         float(result.get_score()),
         {"subsets": scores, "metric": theirs.metadata.main_score, "mteb_version": result.mteb_version},
         seconds,
@@ -164,7 +143,7 @@ def fetched_folder(folder: Path, task: MtebTask) -> Path:
     return folder / "mteb" / (task.mteb if task.subset is None else f"{task.mteb}-{task.subset}")
 
 
-def store_task(task: Any, folder: Path) -> bool:
+def store_task(task: AbsTask, folder: Path) -> bool:
     """Load the data of mteb's task and store it in `folder`; return False if that revision is already there."""
     if _revision(folder) == str(task.metadata.revision) and is_intact(folder):
         return False
@@ -179,7 +158,7 @@ def store_task(task: Any, folder: Path) -> bool:
     return True
 
 
-def load_stored(task: Any, folder: Path) -> None:
+def load_stored(task: AbsTask, folder: Path) -> None:
     """Load the data that is stored in `folder` into mteb's task.
 
     Raises:
@@ -198,7 +177,7 @@ def load_stored(task: Any, folder: Path) -> None:
         part.data_loaded = True
 
 
-def _parts(task: Any) -> list[Any]:
+def _parts(task: AbsTask) -> list[AbsTask]:
     """Return the task itself, or the tasks of an aggregate."""
     return list(getattr(task, "tasks", None) or [task])
 

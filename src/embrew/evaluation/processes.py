@@ -14,12 +14,15 @@ import zlib
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from embrew.files.reading import content_of
 from embrew.files.writing import atomic_path
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
 
 logger = logging.getLogger(__name__)
 POLL = 0.2  # seconds
@@ -33,7 +36,7 @@ class Processes:
         rank: number of this process, from 0.
     """
 
-    def __init__(self, store: Any = None, *, rank: int = 0, count: int = 1) -> None:
+    def __init__(self, store: Store | None = None, *, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
         if store is None:
             from torch.distributed import HashStore
@@ -79,7 +82,7 @@ class FinishedByOthers(Exception):
     """Another process finishes the task."""
 
 
-class Ranked(NamedTuple):
+class RankedChunks(NamedTuple):
     """The best documents of some chunks for each query, best first.
 
     Attributes:
@@ -92,11 +95,13 @@ class Ranked(NamedTuple):
     scores: np.ndarray
     documents: np.ndarray
 
-    def merged(self, other: Ranked, k: int) -> Ranked:
+    def merged(self, other: RankedChunks, k: int) -> RankedChunks:
         """Return the best `k` of both; of equal scores, the document with the smaller number."""
         chunks, scores, documents = (np.concatenate(both, axis=-1) for both in zip(self, other, strict=True))
         order = np.lexsort((documents, -scores), axis=1)[:, :k]
-        return Ranked(chunks, np.take_along_axis(scores, order, axis=1), np.take_along_axis(documents, order, axis=1))
+        return RankedChunks(
+            chunks, np.take_along_axis(scores, order, axis=1), np.take_along_axis(documents, order, axis=1)
+        )
 
 
 class CorpusChunks:
@@ -114,7 +119,7 @@ class CorpusChunks:
 
     def __init__(self, processes: Processes | None = None, name: str = "", folder: Path | None = None) -> None:
         self._processes, self._name, self._folder = processes or Processes(), name, folder
-        self._ranked: Ranked | None = None
+        self._ranked: RankedChunks | None = None
         self._before: set[int] = set() if folder is None else _ranked_before(folder)
 
     def remaining(self, total: int) -> Iterator[int]:
@@ -127,7 +132,7 @@ class CorpusChunks:
 
     def add(self, number: int, scores: np.ndarray, documents: np.ndarray, k: int) -> None:
         """Keep the best `k` documents of a chunk and of those that this process has ranked before."""
-        chunk = Ranked(np.array([number]), scores, documents)
+        chunk = RankedChunks(np.array([number]), scores, documents)
         self._ranked = chunk if self._ranked is None else self._ranked.merged(chunk, k)
         if self._folder is not None:
             path = self._folder / f"{self._ranked.chunks[0]}.npz"
@@ -171,9 +176,9 @@ def _ranked_before(folder: Path) -> set[int]:
     return chunks
 
 
-def _read(path: Path) -> Ranked:
+def _read(path: Path) -> RankedChunks:
     """Return a file's content, which zip compares with its checksum."""
     also = (zipfile.BadZipFile, EOFError, RuntimeError, zlib.error)  # RuntimeError: unknown compression, encryption
     repair = "remove it, and the same command ranks its part of the corpus again"
     with content_of(path, repair=repair, also=also), np.load(path, allow_pickle=False) as file:
-        return Ranked(*(file[name] for name in Ranked._fields))
+        return RankedChunks(*(file[name] for name in RankedChunks._fields))

@@ -14,7 +14,7 @@ from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.datasets import load
 from embrew.data.fingerprints import normalised
 from embrew.data.reading import is_beir, qrels_files, splits
-from embrew.evaluation.task import Columns, Part, Rows, Task, TaskKind
+from embrew.evaluation.task import Columns, DevPart, Task, TaskColumns, TaskKind
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -42,7 +42,7 @@ def training_rows(task: Task, kind: TaskKind, columns: Columns = None) -> Datase
     return rows.select([i for i in range(len(rows)) if i not in chosen])
 
 
-def read_rows(task: Task, kind: TaskKind, columns: Columns = None) -> Rows:
+def read_rows(task: Task, kind: TaskKind, columns: Columns = None) -> TaskColumns:
     """Return the columns of the rows that a task is evaluated on; those of training rows have the prefix `train_`."""
     rows = task_rows(task, kind, columns)
     read = {name: list(rows[name]) for name in rows.column_names}
@@ -73,14 +73,14 @@ def texts_of(rows: Dataset, columns: Sequence[str]) -> Iterator[str]:
             yield from value if isinstance(value, list) else [value]
 
 
-def _split_off_rows(task: Task, part: Part, kind: TaskKind, rows: Dataset) -> list[int]:
+def _split_off_rows(task: Task, part: DevPart, kind: TaskKind, rows: Dataset) -> list[int]:
     tested: Iterable[str] = ()
     if "test" in split_names(task.path):
         tested = texts_of(load(task.path, kind=kind.layout, split="test"), (*kind.about, *kind.other))
     return _split_off(task, part, [list(rows[name]) for name in kind.about], tested)
 
 
-def _split_off(task: Task, part: Part, columns: Sequence[Sequence[Any]], tested: Iterable[str]) -> list[int]:
+def _split_off(task: Task, part: DevPart, columns: Sequence[Sequence[Any]], tested: Iterable[str]) -> list[int]:
     """Return the indices of the rows that are split off: by hashes of the first text, so that its rows stay together.
 
     Args:

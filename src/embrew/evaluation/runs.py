@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from embrew.evaluation.find import cells, find_task
 from embrew.evaluation.generator import find_generator
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.mteb_tasks import MtebTask, kind_of, load_task
+from embrew.evaluation.kinds.rag import depth_option
+from embrew.evaluation.mteb_tasks import load_task, mteb_kind
+from embrew.evaluation.overlap import TRIAL_CONTEXT, check_demonstrations
+from embrew.evaluation.processes import CorpusChunks
+from embrew.evaluation.results import Sidecar
+from embrew.evaluation.rows import read_rows
 from embrew.evaluation.suites import Suite
-from embrew.evaluation.task import Task, instructed
-from embrew.evaluation.task_texts import TRIAL_CONTEXT, check_demonstrations
+from embrew.evaluation.task import EvaluateTask, GridCache, MtebTask, NamedScores, Task, instructed
 from embrew.files.checksums import content_hash
-from embrew.text_encoder import TextEncoder, describe_run
+from embrew.text_encoder import EncodeOptions, TextEncoder, describe_run
 
 
 def tasks_to_run(
@@ -56,24 +62,32 @@ def tasks_to_run(
 
 def describe_tasks(
     tasks: Sequence[Task | MtebTask], encoder: TextEncoder, *, batch_tokens: int | None
-) -> list[dict[str, Any]]:
+) -> list[Sidecar]:
     """Return what determines each task's score: the encoder, the task, its settings and the hashes of its data."""
     about = describe_run(encoder, batch_tokens=batch_tokens)
     generators = {name: find_generator(name).as_dict() for name in _generators(tasks)}
     runs = []
     for task in tasks:
-        files: dict[str, str] = {}
         if isinstance(task, MtebTask):
             theirs = load_task(task)
             settings: dict[str, Any] = {"mteb": task.mteb, "subset": task.subset, "instruction": task.instruction}
-            split, kind, revision = "+".join(theirs.eval_splits), kind_of(theirs), theirs.metadata.revision
+            split, revision = "+".join(theirs.eval_splits), theirs.metadata.revision
+            run = Sidecar(task=task.name, split=split, kind=mteb_kind(theirs), dataset_revision=revision, data={})
         else:
-            settings, split, kind = _machine_independent(task, encoder, generators), task.split_label, task.kind
-            revision = content_hash(task.files)
-            files = {file.name: content_hash([file]) for file in task.files}
-        run = {"task": task.name, "split": split, "kind": kind, "dataset_revision": revision, "data": files}
-        runs.append({**about, **run, "settings": {**about["settings"], **settings}})
+            settings, run = _machine_independent(task, encoder, generators), describe_data(task)
+        runs.append(cast("Sidecar", {**about, **run, "settings": {**about["settings"], **settings}}))
     return runs
+
+
+def describe_data(task: Task) -> Sidecar:
+    """Return the names of a task, and the hashes of its data."""
+    return {
+        "task": task.name,
+        "split": task.split_label,
+        "kind": task.kind,
+        "dataset_revision": content_hash(task.files),
+        "data": {file.name: content_hash([file]) for file in task.files},
+    }
 
 
 def _machine_independent(task: Task, encoder: TextEncoder, generators: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,3 +128,51 @@ def _is_answered(task: Task | MtebTask) -> bool:
 def _generators(tasks: Sequence[Task | MtebTask]) -> set[str]:
     names = {task.settings.get("generator") for task in tasks if isinstance(task, Task)}
     return {name for name in names if name is not None}
+
+
+def prepare(task: Task, cache: GridCache | None = None, chunks: CorpusChunks | None = None) -> EvaluateTask:
+    """Read a task's data once, to evaluate several encoders on it.
+
+    The settings `instruction` and `context`, which every kind has, are applied to the encoder.
+
+    Args:
+        cache: Shares data, generators and vectors between the tasks of one grid.
+        chunks: Shares a corpus between processes; the task is evaluated once.
+    """
+    kind, cache = KINDS[task.kind], cache or GridCache()
+    reading = {name: task.settings[name] for name in kind.reading if name in task.settings}
+    scoring = {name: task.settings[name] for name in kind.scoring if name in task.settings}
+
+    def read() -> Any:
+        return read_rows(task, kind, **reading) if kind.read is None else kind.read(task, **reading)
+
+    data = cache.get("data", (task.files, task.split, repr(reading)), read) if kind.grid else read()
+    shared = (cache,) if kind.grid else (chunks,) if kind.shared else ()
+
+    def evaluate(encoder: TextEncoder, options: EncodeOptions) -> NamedScores:
+        return kind.score(instructed(encoder, task.settings), data, *shared, **scoring, **options)
+
+    return evaluate
+
+
+def check_grid(encoder: TextEncoder, tasks: Sequence[Task | MtebTask], options: EncodeOptions) -> None:
+    """Encode one word at each depth of the cells of grids, to verify that the encoder has their layers and dimensions.
+
+    Raises:
+        ValueError: it lacks a depth or a size.
+    """
+    widths: dict[int | None, int] = {}
+    for task in tasks:
+        if isinstance(task, MtebTask) or not KINDS[task.kind].grid:
+            continue
+        depth, size = task.settings.get("layers"), task.settings.get("dims")
+        try:
+            if depth not in widths:
+                quiet: EncodeOptions = {**options, **depth_option(encoder, depth), "show_progress_bar": False}
+                widths[depth] = np.asarray(encoder.encode_query(["word"], **quiet)).shape[1]
+            if size is not None and size > widths[depth]:
+                raise ValueError(
+                    f"dims={size}, but the encoder's vectors have {widths[depth]} dimensions; choose up to that"
+                )
+        except ValueError as error:
+            raise ValueError(f"task {task.name}: {error}") from error

@@ -19,8 +19,8 @@ from embrew.data.reading import expand
 from embrew.evaluation.find import cells, find_task
 from embrew.evaluation.hotpotqa import HotpotQA
 from embrew.evaluation.kinds.rag import RAG
-from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
-from embrew.evaluation.task import Task
+from embrew.evaluation.mteb_tasks import fetched_folder
+from embrew.evaluation.task import MtebTask, Task
 from embrew.files.names import check_file_name
 
 

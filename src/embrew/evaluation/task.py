@@ -14,14 +14,16 @@ import numpy as np
 
 from embrew.data.columns import Kind as RowKind
 from embrew.data.columns import find_layout
-from embrew.text_encoder import TextEncoder
+from embrew.text_encoder import EncodeOptions, TextEncoder
 
 PART_PREFIX = "dev-from-"  # prefix of the split's name where rows are split off another split
 COMMON_SETTINGS = ("instruction", "context")  # settings of every kind
-Evaluated = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and counts of what was evaluated
-Evaluate = Callable[[TextEncoder, Mapping[str, Any]], Evaluated]  # an encoder, and keywords for its encode methods
+NamedScores = dict[
+    str, Any
+]  # scores of a task by name, with `main_score`, `counts` of what was evaluated, and `examples`
+EvaluateTask = Callable[[TextEncoder, EncodeOptions], NamedScores]
 Columns = Mapping[str, str] | None
-Rows = Mapping[str, list[Any]]  # lists of a task's values by column
+TaskColumns = Mapping[str, list[Any]]  # lists of a task's values by column
 T = TypeVar("T")
 
 
@@ -58,7 +60,7 @@ class TaskKind:
 
     name: str
     metric: str
-    score: Callable[..., dict[str, Any]]
+    score: Callable[..., NamedScores]
     read: Callable[..., Any] | None = None
     rows: RowKind | None = None
     about: tuple[str, ...] = ()
@@ -70,7 +72,7 @@ class TaskKind:
     grid: tuple[str, ...] = ()
     shared: bool = False
     mteb_types: tuple[str, ...] = ()
-    statistic: Callable[[Mapping[str, np.ndarray], Mapping[str, Any], np.ndarray], np.ndarray] | None = None
+    statistic: Callable[[Mapping[str, np.ndarray], NamedScores, np.ndarray], np.ndarray] | None = None
 
     @property
     def layout(self) -> RowKind:
@@ -108,7 +110,7 @@ def _keywords(function: Callable[..., Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Part:
+class DevPart:
     """Dev rows that are split off a folder's training rows.
 
     Attributes:
@@ -139,12 +141,37 @@ class Task:
     path: Path
     files: tuple[Path, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    part: Part | None = None
+    part: DevPart | None = None
 
     @property
     def split_label(self) -> str:
         """The split's name in results and tables."""
         return self.split if self.part is None else f"{PART_PREFIX}{self.split}"
+
+
+@dataclass(frozen=True)
+class MtebTask:
+    """A task of MTEB by its name there.
+
+    Attributes:
+        name: Its name in tables.
+        subset: One of the task's subsets, such as `en-en`; default: the English ones, or all if it is not multilingual.
+        split: Default: the task's own.
+        instruction: Prefix of texts and queries.
+        data: Folder with its fetched data; default: mteb loads it.
+    """
+
+    name: str
+    mteb: str
+    subset: str | None = None
+    split: str | None = None
+    instruction: str | None = None
+    data: Path | None = None
+
+    @property
+    def split_label(self) -> str | None:
+        """The split's name in results."""
+        return self.split
 
 
 class GridCache:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.report import Result
+from embrew.evaluation.results import Result
 
 SAMPLES = 1000
 LEVEL = 0.05  # of tests; intervals hold 1 - LEVEL

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from embrew.export.wrong_vectors import CHOSEN
-from embrew.parity.expected import Key
+from embrew.parity.expected import TextKey
 from embrew.parity.measuring import ALONE, MIXED, NAMED, PAIRS, REORDERED, Condition, Measurements, distances
 from embrew.storage.saving import REFERENCE_TEXTS
 
@@ -80,7 +80,7 @@ class Verdict:
     notes: list[str]
 
 
-def diagnose(measurements: Measurements) -> Verdict:
+def verdict_of(measurements: Measurements) -> Verdict:
     """Return the verdict on measured vectors."""
     special = _read_as_tokens(measurements)
     conditions = [
@@ -118,14 +118,14 @@ def diagnose(measurements: Measurements) -> Verdict:
     return Verdict(not words, verdict, causes, len(faults) > 1, notes)
 
 
-def _read_as_tokens(measurements: Measurements) -> set[Key]:
+def _read_as_tokens(measurements: Measurements) -> set[TextKey]:
     """Return the texts with names of special tokens if they alone are wrong, and may have other token ids."""
     wrong = _wrong(measurements, measurements.alone)
     may_be_read = not measurements.compared_ids or wrong <= measurements.other_ids
     return wrong if {text for _, text in wrong} == {SPECIAL} and may_be_read else set()
 
 
-def _wrong(measurements: Measurements, condition: Condition) -> set[Key]:
+def _wrong(measurements: Measurements, condition: Condition) -> set[TextKey]:
     """Return the texts whose vectors are wrong.
 
     One of other token ids has to be as near as those of other texts are, whatever the tolerance allows.

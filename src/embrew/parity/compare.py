@@ -7,23 +7,67 @@ from pathlib import Path
 
 import numpy as np
 
+from embrew.encoder import Encoder
 from embrew.parity import Kind
-from embrew.parity.causes import Verdict, diagnose
+from embrew.parity.causes import Verdict, verdict_of
 from embrew.parity.expected import Reference, export_around, reference_of_encoder, reference_of_export
-from embrew.parity.folders import open_folder
-from embrew.parity.measuring import Measurements, measure
+from embrew.parity.measuring import Measurements, measure_runtime
 from embrew.parity.servers import EmbrewServer, open_server
 from embrew.progress import progress
-from embrew.runtimes.opened import OpenedRuntime
+from embrew.runtimes.opened import OpenedModel, OpenedRuntime
+from embrew.runtimes.registry import RUNTIMES
 from embrew.storage.base_model import quiet
 
+STOCK = "sentence-transformers"
+FILES: dict[str, tuple[str, ...]] = {
+    "embrew": ("embrew.json", "run.json"),
+    **{name: runtime.files for name, runtime in RUNTIMES.items() if runtime.files},
+}
+"""Files by which a folder or file is known; of an export for several runtimes, Sentence-Transformers first."""
 MIN_COSINE = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.999}
 """By type of the weights, below the lowest in `benchmarks/results/llama-cpp-parity.md`: 0.9999986, 0.999995, 0.9991."""
 MIN_COSINE_OF_OTHERS = 0.99  # of quantised weights: int8, q8_0 (lowest there: 0.9975)
 
 
+def open_folder(name: str, *, kind: Kind | None) -> OpenedRuntime:
+    """Open a folder or file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is of no kind, or cannot be opened.
+    """
+    path = Path(name)
+    if not path.exists():
+        raise FileNotFoundError(f"no file or folder {name}; give one, or an address that begins with http://")
+    if kind is not None and kind not in FILES:
+        raise ValueError(f"--kind {kind} is a server, and {name} is no address; give http://HOST:PORT")
+    for candidate, patterns in FILES.items() if kind is None else ((kind, FILES[kind]),):
+        if path.is_file():
+            files = [path] if kind or any(path.match(pattern) for pattern in patterns) else []
+        else:
+            files = [file for pattern in patterns for file in sorted(path.glob(pattern))]
+        if files or kind == STOCK:
+            return _open(path, candidate, files)
+    expected = "a folder of Sentence-Transformers, embrew or OpenVINO, a .gguf or .onnx file, or an address"
+    what = f"has no {' or '.join(FILES[kind])}" if kind else "is nothing that vectors can be compared with"
+    raise ValueError(f"{path} {what}; give {expected}")
+
+
+def _open(path: Path, kind: str, files: list[Path]) -> OpenedRuntime:
+    if kind == "embrew":
+        # Learned tokens have other ids than in an export, so that ids are not compared.
+        return OpenedModel(path, Encoder.from_pretrained(path, merge_adapter=True), "embrew")
+    open_files = RUNTIMES[kind].open
+    assert open_files is not None  # it has files
+    if kind == STOCK:
+        return open_files(path)
+    if len(files) > 1:
+        raise ValueError(f"{path} has {', '.join(file.name for file in files)}; give one file")
+    return open_files(files[0])
+
+
 @dataclass(frozen=True)
-class Line:
+class ConditionLine:
     """The vectors of one condition, compared with the reference.
 
     Attributes:
@@ -44,7 +88,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Comparison(Verdict):
+class ParityResult(Verdict):
     """What a comparison measured, and its verdict; `dataclasses.asdict` gives what `--json` prints.
 
     Attributes:
@@ -61,7 +105,7 @@ class Comparison(Verdict):
     min_cosine: float
     assumed_weights: str | None
     token_ids: dict[str, int]
-    conditions: list[Line]
+    conditions: list[ConditionLine]
 
 
 def compare(
@@ -75,7 +119,7 @@ def compare(
     max_length: int | None = None,
     pooling: str | None = None,
     show_progress_bar: bool = False,
-) -> Comparison:
+) -> ParityResult:
     """Compare the vectors of a runtime with those of an encoder or export, and name the cause of a difference.
 
     Args:
@@ -112,9 +156,9 @@ def compare(
     if min_cosine is None:
         weights, min_cosine = _tolerance(reference, runtime, around.get("runtimes", {}))
     with progress(None, "compare", "text", show=show_progress_bar) as bar:
-        measurements = measure(runtime, reference, min_cosine=min_cosine, progress=bar.update)
-    return Comparison(
-        **vars(diagnose(measurements)),
+        measurements = measure_runtime(runtime, reference, min_cosine=min_cosine, progress=bar.update)
+    return ParityResult(
+        **vars(verdict_of(measurements)),
         reference=reference.name,
         runtime=runtime.name,
         min_cosine=min_cosine,
@@ -141,7 +185,7 @@ def _tolerance(reference: Reference, runtime: OpenedRuntime, around: dict[str, s
     return weights, min_cosine
 
 
-def _lines(measurements: Measurements) -> list[Line]:
+def _lines(measurements: Measurements) -> list[ConditionLine]:
     """Return one line per condition and prompt."""
     lines = []
     for condition in measurements.conditions.values():
@@ -151,8 +195,10 @@ def _lines(measurements: Measurements) -> list[Line]:
             difference = float(np.abs(part.measured[:, :shared] - part.expected[:, :shared]).max())
             name = (prompt.name or "") if prompt.words else ""
             lines.append(
-                Line(condition.name, name, len(cosines), float(cosines.mean()), float(cosines.min()), difference)
+                ConditionLine(
+                    condition.name, name, len(cosines), float(cosines.mean()), float(cosines.min()), difference
+                )
             )
         if not condition.texts and condition.refused:
-            lines.append(Line(condition.name, "", 0))
+            lines.append(ConditionLine(condition.name, "", 0))
     return lines

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from embrew.encoder import Encoder
 
 REPAIR = "make the export again"
-Key = tuple[str, str]
+TextKey = tuple[str, str]
 """Words of a prompt, and text."""
 
 
 @dataclass(frozen=True)
-class Text:
+class ReferenceText:
     """A text with a prompt.
 
     Attributes:
@@ -46,7 +46,7 @@ class Text:
     vector: np.ndarray
 
     @property
-    def key(self) -> Key:
+    def key(self) -> TextKey:
         """Words of the prompt, and the text."""
         return self.prompt.words, self.text
 
@@ -67,7 +67,7 @@ class Reference:
     """
 
     name: str
-    texts: list[Text]
+    texts: list[ReferenceText]
     max_length: int
     weights: Mapping[str, str]
     is_bf16: bool
@@ -140,7 +140,9 @@ def _reference(name: str, parity: Parity, wrong: WrongVectors) -> Reference:
         prompt = Prompt(case["prompt_name"], case["prompt"], case["method"], bool(case.get("default")), is_context)
         for entry in case["texts"]:
             if prompt.words + entry["text"]:  # most runtimes refuse empty texts
-                texts.append(Text(prompt, entry["text"], entry["ids"], np.array(entry["vector"], dtype=np.float32)))
+                texts.append(
+                    ReferenceText(prompt, entry["text"], entry["ids"], np.array(entry["vector"], dtype=np.float32))
+                )
     if not texts:
         raise ValueError("it holds no reference texts")
     is_bf16 = parity.get("encoder", {}).get("dtype") == "bfloat16"
@@ -162,7 +164,7 @@ def _of_methods(name: str, encoder: Encoder) -> Reference:
         prompt = Prompt(prompt_name, prompt_name or "", method, prompt_name is None, context is not None)
         for text, by_template, vector in zip(words, rows, vectors, strict=True):
             if vector.any():  # an empty text may have nothing to pool
-                texts.append(Text(prompt, text, max((list(row.ids) for row in by_template), key=len), vector))
+                texts.append(ReferenceText(prompt, text, max((list(row.ids) for row in by_template), key=len), vector))
     longest = max(len(text.ids) for text in texts)
     is_bf16 = encoder.backbone.dtype == torch.bfloat16
     return Reference(name, texts, longest + 1, {}, is_bf16, None, WrongVectors([], {}, ("", ""), {}))

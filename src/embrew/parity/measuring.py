@@ -9,7 +9,7 @@ from itertools import zip_longest
 import numpy as np
 
 from embrew.export.wrong_vectors import CHOSEN
-from embrew.parity.expected import Key, Reference, Text
+from embrew.parity.expected import Reference, ReferenceText, TextKey
 from embrew.runtimes.opened import OpenedRuntime, Refused
 from embrew.runtimes.reference import cosines
 
@@ -29,11 +29,11 @@ class Condition:
     """
 
     name: str
-    texts: list[Text] = field(default_factory=list)
+    texts: list[ReferenceText] = field(default_factory=list)
     vectors: list[np.ndarray] = field(default_factory=list)
     refused: str | None = None
 
-    def where(self, condition: Callable[[Text], bool]) -> Condition:
+    def where(self, condition: Callable[[ReferenceText], bool]) -> Condition:
         """Return the part with some of the texts."""
         pairs = [pair for pair in self.pairs if condition(pair[0])]
         return Condition(self.name, [text for text, _ in pairs], [vector for _, vector in pairs], self.refused)
@@ -44,7 +44,7 @@ class Condition:
         return [self.where(lambda text, words=words: text.prompt.words == words) for words in prompts]  # type: ignore[misc]
 
     @property
-    def pairs(self) -> list[tuple[Text, np.ndarray]]:
+    def pairs(self) -> list[tuple[ReferenceText, np.ndarray]]:
         """Texts and vectors."""
         return list(zip(self.texts, self.vectors, strict=True))
 
@@ -80,7 +80,7 @@ class Measurements:
     min_cosine: float
     conditions: dict[str, Condition] = field(default_factory=dict)
     compared_ids: int = 0
-    other_ids: set[Key] = field(default_factory=set)
+    other_ids: set[TextKey] = field(default_factory=set)
 
     @property
     def alone(self) -> Condition:
@@ -98,7 +98,7 @@ def distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return 1 - cosines(a[..., :shared], b[..., :shared])
 
 
-def measure(
+def measure_runtime(
     runtime: OpenedRuntime, reference: Reference, *, min_cosine: float, progress: Callable[[int], object]
 ) -> Measurements:
     """Send the reference texts to a runtime under all conditions; `progress` is called with the number sent.
@@ -128,7 +128,10 @@ def measure(
 
 
 def _send(
-    runtime: OpenedRuntime, condition: Condition, batches: Iterable[Sequence[Text]], progress: Callable[[int], object]
+    runtime: OpenedRuntime,
+    condition: Condition,
+    batches: Iterable[Sequence[ReferenceText]],
+    progress: Callable[[int], object],
 ) -> Condition:
     """Fill a condition with the vectors of batches, whose texts have one prompt each."""
     by_name = condition.name == NAMED or not runtime.by_words
@@ -146,7 +149,7 @@ def _send(
     return condition
 
 
-def _batches(runtime: OpenedRuntime, reference: Reference) -> dict[str, list[list[Text]]]:
+def _batches(runtime: OpenedRuntime, reference: Reference) -> dict[str, list[list[ReferenceText]]]:
     """Return the texts of each request, by condition; those beyond the limit and empty ones are in no larger batch."""
     unique = list({text.key: text for text in reversed(reference.texts)}.values())[::-1]
     short = [text for text in unique if len(text.ids) < reference.max_length]
@@ -165,6 +168,6 @@ def _batches(runtime: OpenedRuntime, reference: Reference) -> dict[str, list[lis
     return {**batches, PAIRS: pairs, MIXED: [mixed], REORDERED: [mixed[::-1]]}
 
 
-def _as_long(text: Text, others: Sequence[Text]) -> Text:
+def _as_long(text: ReferenceText, others: Sequence[ReferenceText]) -> ReferenceText:
     """Return another text with as many tokens; the text itself where there is none."""
     return next((other for other in others if other is not text and len(other.ids) == len(text.ids)), text)

@@ -187,7 +187,7 @@ APIS: dict[Kind, Api] = {
 }
 
 
-class Server(OpenedRuntime):
+class ApiServer(OpenedRuntime):
     """A server that is asked by an API. A prompt that it was started with is applied by it.
 
     Args:
@@ -242,7 +242,7 @@ class Server(OpenedRuntime):
         return names[0]
 
 
-class EmbrewServer(Server):
+class EmbrewServer(ApiServer):
     """`embrew serve`, asked as the methods of its encoder are called.
 
     Learned tokens have other ids than in an export, so that ids are not compared.
@@ -266,7 +266,7 @@ class EmbrewServer(Server):
         return None
 
 
-def open_server(url: str, *, kind: Kind | None, model: str | None, timeout: float) -> Server:
+def open_server(url: str, *, kind: Kind | None, model: str | None, timeout: float) -> ApiServer:
     """Open a server by its address.
 
     Raises:
@@ -281,7 +281,7 @@ def open_server(url: str, *, kind: Kind | None, model: str | None, timeout: floa
         is_embrew = client.answer("/info")["server"] == "embrew"
     except (ValueError, KeyError, TypeError):
         is_embrew = False
-    return (EmbrewServer if is_embrew else Server)(client, api, model)
+    return (EmbrewServer if is_embrew else ApiServer)(client, api, model)
 
 
 def _kind_of(client: Client) -> Kind:

@@ -1,14 +1,17 @@
 """Comparison of models: tasks that all have alike, paired tests against the first model, settings that differ."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
+from shlex import quote
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from embrew.evaluation.report import Result, label_of, mean_score
+from embrew.evaluation.results import Result, label_of, mean_score, read_result, result_files
 from embrew.evaluation.uncertainty import (
     LEVEL,
     SAMPLES,
@@ -18,11 +21,94 @@ from embrew.evaluation.uncertainty import (
     holm,
     paired_test,
 )
-from embrew.report.models import Model
+from embrew.files.reading import read_json
+
+CHOICE = Path("untrained", "choice.json")
+"""In a result folder: the pooling that was chosen for a bare language model, beside its dev scores."""
 
 # Settings of a task that belong to the model, and those that change no vector.
 MODEL_SETTINGS = frozenset({"instruction", "context", "batch_tokens"})
 TASK_KEYS = ("counts", "task", "split", "kind")
+DifferingSettings = dict[str, tuple[Any, ...]]  # values of each model by dotted key
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model in a table or report.
+
+    Attributes:
+        name: Name in tables.
+        seeds: Results of each seed.
+    """
+
+    name: str
+    seeds: Sequence[Sequence[Result]]
+
+
+def read_folder(folder: str | Path) -> tuple[Result, ...]:
+    """Read the results of a folder with their sidecars, sorted by file name.
+
+    Raises:
+        FileNotFoundError: no such folder, or it holds no results.
+    """
+    files = result_files(Path(folder))
+    if not files:
+        raise FileNotFoundError(f"{folder} holds no results; embrew evaluate --output {quote(str(folder))} writes them")
+    return tuple(map(read_result, files))
+
+
+def pooling_of_results(folder: str | Path) -> str | None:
+    """Return the pooling that was chosen for the language model whose results a folder holds; None if none was."""
+    file = Path(folder) / CHOICE
+    return str(read_json(file, keys=("pooling",), sealed=True)["pooling"]) if file.is_file() else None
+
+
+def with_pooling(name: str, *poolings: str | None) -> str:
+    """Return the name of a model, with the poolings that were chosen for its seeds."""
+    chosen = ", ".join(sorted({pooling for pooling in poolings if pooling}))
+    return f"{name} ({chosen})" if chosen else name
+
+
+def folders_by_name(entries: Sequence[str]) -> dict[str, list[str]]:
+    """Return paths by name: `NAME=PATH` sets the name, paths of the same name are seeds of one model.
+
+    What exists is a path, also with `=` in it. A path without a name has that of its folder, or `RUN/STAGE` where
+    several folders have the same.
+    """
+    plain = {entry for entry in entries if "=" not in entry or os.path.lexists(entry)}
+    split = [("", entry) if entry in plain else entry.partition("=")[::2] for entry in entries]
+    unnamed = {path for name, path in split if not name}
+    folders: dict[str, list[str]] = {}
+    for name, path in split:
+        folder_name = Path(path).name
+        if not name and sum(Path(other).name == folder_name for other in unnamed) > 1:
+            folder_name = "/".join(Path(path).parts[-2:])
+        folders.setdefault(name or folder_name, []).append(path)
+    return folders
+
+
+def models_of(entries: Sequence[str]) -> list[Model]:
+    """Return models from result folders, named as `folders_by_name` says.
+
+    Raises:
+        FileNotFoundError: a folder without results.
+        ValueError: the folders of one name hold different tasks.
+    """
+    models = [
+        Model(with_pooling(name, *map(pooling_of_results, folders)), tuple(map(read_folder, folders)))
+        for name, folders in folders_by_name(entries).items()
+    ]
+    for model in models:
+        check_same_tasks(model)
+    return models
+
+
+def check_same_tasks(model: Model) -> None:
+    """Raise if the seeds of a model have results of different tasks."""
+    if len({tuple((result.task, result.split) for result in run) for run in model.seeds}) > 1:
+        raise ValueError(
+            f"the folders of {model.name!r} hold different tasks; give them different names, or the same tasks"
+        )
 
 
 @dataclass(frozen=True)
@@ -189,13 +275,13 @@ def _different(first: Result, second: Result) -> str | None:
     return None
 
 
-def differing_settings(models: Sequence[Model]) -> dict[str, tuple[Any, ...]]:
+def differing_settings(models: Sequence[Model]) -> DifferingSettings:
     """Return settings by dotted key with each model's value, only those that differ on a task that all have.
 
     Values are those of each model's first seed, and of the first task on which they differ.
     """
     runs = [{(result.task, result.split): result.run for result in model.seeds[0]} for model in models]
-    differing: dict[str, tuple[Any, ...]] = {}
+    differing: DifferingSettings = {}
     for task in (key for key in runs[0] if all(key in run for run in runs)):
         flat = [flattened(run[task]) for run in runs]
         for key in dict.fromkeys(key for settings in flat for key in settings):

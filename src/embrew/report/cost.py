@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 import timeit
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from embrew.analysis.efficiency import pareto_front
+from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds import KINDS
 from embrew.report.comparison import TaskScores
-from embrew.report.pareto import pareto_plot
-from embrew.report.section import EncoderCost, NestedScores, Section, Subject, model_colours
+from embrew.report.section import EncoderCost, NestedScores, Section, Subject, Values, model_colours
 from embrew.report.verdict import best_and_other
 from embrew.text_encoder import encode_options
 
@@ -22,10 +24,126 @@ if TYPE_CHECKING:
     from embrew.evaluation.task import Task
     from embrew.text_encoder import TextEncoder
 
+LEFT, RIGHT, TOP, BOTTOM = 30, 350, 14, 228  # area of the points, in a drawing of 360 by 264
+LETTER, LINE = 7.1, 14  # width of a letter, and height of a name
+NAME_LENGTH = 28  # maximum number of characters of a name
+SHIFTS = (0, -10, 10, -16, 16, -28, 28, -42, 42, -56, 56, -70, 70)  # distances of a name from its point, upwards first
+STEPS = (1, 2, 5)  # distances of ticks, times a power of ten
+Box = tuple[float, float, float, float]  # left, top, right and bottom of a name, a point or a line
 TEXTS = 64  # texts encoded per round
 ROUNDS, FEWEST_ROUNDS, SLOW = 5, 2, 1.0  # the last: seconds of a round from which there are few
 TRAINED_AT_DEPTHS = re.compile(r"""\btype["']?:\s*["']?(espresso|matryoshka_2d)\b""")  # objectives, in a recipe
 AXES = {"milliseconds": "ms per text", "bytes": "bytes per vector"}
+
+
+def pareto_plot(
+    points: Iterable[Values],
+    cost: str,
+    *,
+    title: str,
+    axis: str,
+    levels: Mapping[str, float] | None = None,
+) -> Values | None:
+    """Return what `page/plot.html` draws; None if no point has the cost.
+
+    Args:
+        points: `model`, `score` (0 to 1), the cost and `fronts` (see `mark_fronts`); `colour` and `is_hollow` are
+            optional. Of several points of a model, the one with the highest score has the name.
+        cost: key of the cost, on a logarithmic axis.
+        title: what the scores are.
+        axis: what the costs are.
+        levels: scores of models without a cost, which are horizontal lines.
+    """
+    measured = sorted((point for point in points if point[cost]), key=lambda point: -point["score"])
+    if not measured:
+        return None
+    levels, costs = levels or {}, [point[cost] for point in measured]
+    start, end = math.log(min(costs) / 2), math.log(max(costs) * 2)
+    scores = [100 * score for score in (*(point["score"] for point in measured), *levels.values())]
+    margin = max(1.0, 0.1 * (max(scores) - min(scores)))
+    low, high = min(scores) - margin, max(scores) + margin
+
+    def x(value: float) -> float:
+        return round(LEFT + (RIGHT - LEFT) * (math.log(value) - start) / (end - start), 1)
+
+    def y(value: float) -> float:
+        return round(BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low), 1)
+
+    plain = {"label": None, "size": "", "colour": "var(--accent)", "is_hollow": False}
+    marks: list[Values] = [
+        {**plain, **point, "x": x(point[cost]), "y": y(100 * point["score"]), "cost": point[cost]} for point in measured
+    ]
+    front = sorted((mark for mark in marks if cost in mark["fronts"]), key=lambda mark: mark["x"])
+    covered: list[Box] = [(mark["x"] - 6, mark["y"] - 6, mark["x"] + 6, mark["y"] + 6) for mark in marks]
+    lines: list[Values] = [{"y": y(100 * score)} for score in levels.values()]
+    drawn: list[Box] = [(LEFT, line["y"] - 1, RIGHT, line["y"] + 1) for line in lines]
+    for mark, after in zip(front, [*front[1:], {"x": RIGHT, "y": front[-1]["y"]}], strict=True):
+        drawn.append((mark["x"], mark["y"] - 1, after["x"], mark["y"] + 1))
+        drawn.append((after["x"] - 1, after["y"], after["x"] + 1, mark["y"]))
+    for line, (name, score) in zip(lines, levels.items(), strict=True):
+        text = f"{shortened(name, NAME_LENGTH + 10)} {100 * score:.1f}"
+        line["label"] = _label(text, LEFT, line["y"], covered, drawn)
+    named = set[str]()
+    for mark in marks:
+        if mark["model"] not in named:
+            mark["label"] = _label(shortened(mark["model"], NAME_LENGTH), mark["x"], mark["y"], covered, drawn)
+            named.add(mark["model"])
+    return {
+        "title": title,
+        "axis": axis,
+        "x_ticks": [(x(value), f"{value:,.4g}") for value in _logarithmic(math.exp(start), math.exp(end))],
+        "y_ticks": [(y(value), f"{value:g}") for value in _linear(low, high)],
+        "front": front,
+        "marks": marks,
+        "levels": lines,
+    }
+
+
+def _label(text: str, x: float, y: float, covered: list[Box], drawn: list[Box]) -> Values | None:
+    """Return the position of a point's name, and add its box to `covered`; None if there is no room for it.
+
+    It covers no point and no name, and a line of `drawn` only where there is no room elsewhere.
+    """
+    width = _width(text)
+    middle_x = min(max(x, LEFT + width / 2), RIGHT - width / 2)
+    for lines, shift in product((drawn, ()), SHIFTS):
+        sides = [(x + 9, "start", 0), (x - 9, "end", -1), *([(middle_x, "middle", -0.5)] if shift else [])]
+        for anchor_x, anchor, part in sides:
+            left, middle_y = anchor_x + part * width, y + shift
+            box = (left, middle_y - LINE / 2, left + width, middle_y + LINE / 2)
+            is_inside = left >= LEFT and box[2] <= RIGHT and box[1] >= TOP - LINE and box[3] <= BOTTOM
+            if is_inside and not any(_overlap(box, other) for other in (*covered, *lines)):
+                covered.append(box)
+                return {
+                    "text": text,
+                    "x": round(anchor_x, 1),
+                    "y": round(middle_y + 4, 1),
+                    "anchor": anchor,
+                    "is_far": abs(shift) > LINE + 2,
+                }
+    return None
+
+
+def _overlap(first: Box, second: Box) -> bool:
+    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
+
+
+def _width(text: str) -> float:
+    return LETTER * sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _logarithmic(low: float, high: float) -> Iterator[float]:
+    """Yield values for an axis from `low` to `high`, of which the second is at least four times the first."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = STEPS if high / low < 300 else STEPS[:1]
+    values = (step * 10.0**power for power in powers for step in steps)
+    yield from (value for value in values if 0.999 * low <= value <= 1.001 * high)
+
+
+def _linear(low: float, high: float) -> list[float]:
+    """Return at most six round values from `low` to `high`."""
+    step = next(s for power in (-1, 0, 1, 2) for s in (each * 10.0**power for each in STEPS) if (high - low) / s <= 5)
+    return [round(i * step, 2) for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 class ModelCost(TypedDict):
@@ -42,7 +160,7 @@ class ModelCost(TypedDict):
 
 def measure_cost(encoder: TextEncoder, subject: Subject) -> EncoderCost:
     """Return the number of dimensions, the time per text, and scores at several depths and dimensions."""
-    from embrew.evaluation.task_texts import task_texts
+    from embrew.evaluation.overlap import task_texts
 
     texts: list[str] = []
     for task in subject.data.values():  # equally many texts of each; documents where a task has them
@@ -111,15 +229,15 @@ def costs_of(subject: Subject) -> list[ModelCost]:
     return costs
 
 
-def size_of(point: Mapping[str, Any]) -> str:
+def size_in_words(point: Values) -> str:
     """Return layers and dimensions of a point as text."""
     layers = "all layers" if point["layers"] is None else f"{point['layers']} layers"
     return f"{layers}, {point['dimensions']} dimensions"
 
 
-def mark_fronts(points: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def mark_fronts(points: Iterable[Values]) -> list[Values]:
     """Return the points with the Pareto fronts that each is on."""
-    marked: list[dict[str, Any]] = [{**point, "fronts": []} for point in points]
+    marked: list[Values] = [{**point, "fronts": []} for point in points]
     for cost in AXES:
         measured = [point for point in marked if point[cost] is not None]
         for point in pareto_front(measured, itemgetter(cost), itemgetter("score")):
@@ -146,7 +264,7 @@ def _nested_scores(encoder: TextEncoder, task: Task) -> NestedScores | None:
 
 def _stock_scores(encoder: Any, task: Task) -> NestedScores | None:
     """Return scores at `matryoshka_dimensions` of a Sentence-Transformers model, and at the full number."""
-    from embrew.evaluation.scoring import prepare
+    from embrew.evaluation.runs import prepare
 
     config = getattr(getattr(encoder[0], "auto_model", None), "config", None) if hasattr(encoder, "__iter__") else None
     trained = getattr(config, "matryoshka_dimensions", None)
@@ -155,12 +273,12 @@ def _stock_scores(encoder: Any, task: Task) -> NestedScores | None:
     evaluate, before, width = prepare(task), encoder.truncate_dim, encoder.get_embedding_dimension()
     dims, scores = sorted({int(dim) for dim in trained if dim < width} | {width}), []
     for encoder.truncate_dim in dims:
-        scores.append(float(evaluate(encoder, encode_options(encoder))[0]["main_score"]))
+        scores.append(float(evaluate(encoder, encode_options(encoder))["main_score"]))
     encoder.truncate_dim = before
     return NestedScores([None], dims, [scores])
 
 
-def _nested_points(subject: Subject, costs: Sequence[ModelCost]) -> Iterator[dict[str, Any]]:
+def _nested_points(subject: Subject, costs: Sequence[ModelCost]) -> Iterator[Values]:
     """Yield a point per depth and width of each model that has several, and one of each other model, on one task."""
     task = nested_task(subject)
     if task is None or not any(cost.nested for cost in subject.costs.values()):
@@ -182,7 +300,7 @@ def _nested_points(subject: Subject, costs: Sequence[ModelCost]) -> Iterator[dic
                 yield {**_point(cost, score), **size}
 
 
-def _point(cost: ModelCost, score: float) -> dict[str, Any]:
+def _point(cost: ModelCost, score: float) -> Values:
     costs = {"milliseconds": cost["milliseconds"], "bytes": cost["bytes"], "dimensions": cost["dimensions"]}
     return {"model": cost["model"], "score": score, "layers": None, **costs}
 
@@ -211,9 +329,9 @@ def _cost_in_words(cost: ModelCost) -> str:
     return f"{cost['model']} takes {time} and {vectors}"
 
 
-def _plots(name: str, subject: Subject, points: Sequence[Mapping[str, Any]], score: str) -> dict[str, dict[str, Any]]:
+def _plots(name: str, subject: Subject, points: Sequence[Values], score: str) -> dict[str, Values]:
     """Return plots of scores against the time per text, and against bytes per vector; those measured."""
     colour = dict(zip(subject.names, model_colours(subject.names), strict=True))
-    marks = [{**point, "size": size_of(point), "colour": colour[point["model"]]} for point in points]
+    marks = [{**point, "size": size_in_words(point), "colour": colour[point["model"]]} for point in points]
     plots = {f"{name}-{cost}": pareto_plot(marks, cost, title=score, axis=axis) for cost, axis in AXES.items()}
     return {key: plot for key, plot in plots.items() if plot is not None}

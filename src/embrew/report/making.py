@@ -4,35 +4,112 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from embrew.evaluation.report import Result
+from embrew.data.reading import expand
+from embrew.evaluation.find import find_task
+from embrew.evaluation.results import Result, Sidecar, read_paths
+from embrew.evaluation.task import COMMON_SETTINGS, PART_PREFIX, DevPart, MtebTask, Task
+from embrew.files.checksums import content_hash
 from embrew.files.formats import REPORT
 from embrew.files.names import shown_path
 from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import claimed, write_json
 from embrew.progress import progress, within
-from embrew.report.comparison import compare_models
+from embrew.report.comparison import (
+    MODEL_SETTINGS,
+    Comparison,
+    Model,
+    check_same_tasks,
+    compare_models,
+    read_folder,
+    with_pooling,
+)
 from embrew.report.cost import measure_cost
-from embrew.report.models import Model, check_same_tasks, read_folder, with_pooling
+from embrew.report.geometry import measure_vectors
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import check_packages, write_report
-from embrew.report.sample import measure_vectors
-from embrew.report.section import Subject
-from embrew.report.sources import Source, read_sources
-from embrew.report.task_data import Tasks, data_of
+from embrew.report.section import Subject, Values
+from embrew.report.sources import ModelSource, read_sources
 from embrew.report.untrained import choose_pooling
 from embrew.text_encoder import TextEncoder, model_hash
 
 logger = logging.getLogger(__name__)
+Tasks = Sequence[Task | MtebTask]
 PAGE = "comparison.html"  # in a sweep
-Sources = Mapping[str, Sequence[Source]]
-Opener = Callable[[Source], TextEncoder]
+Sources = Mapping[str, Sequence[ModelSource]]
+Opener = Callable[[ModelSource], TextEncoder]
+
+
+def task_of(result: Result, tasks: Tasks = (), stored: Sequence[Path] = ()) -> Task | None:
+    """Return the task of a result with its data; None if data with the same content is not at hand.
+
+    Folders are looked for among the given tasks, then those that were stored with results, then in `$EMBREW_DATA`, by
+    the task's name.
+    """
+    name, split = result.task, result.split
+    for task in tasks:
+        if isinstance(task, Task) and (task.name, task.split_label) == (name, split) and _is_same(task, result.run):
+            return task
+    folders = [*stored, *([Path(expand("$EMBREW_DATA")) / name] if "EMBREW_DATA" in os.environ else [])]
+    candidates = (_task_in(folder, result) for folder in dict.fromkeys(folders) if folder.exists())
+    return next((task for task in candidates if task is not None), None)
+
+
+def _task_in(folder: Path, result: Result) -> Task | None:
+    """Return the task of a result with the data of a folder or file; None if their content is another."""
+    settings = {key: value for key, value in result.run.get("settings", {}).items() if key not in MODEL_SETTINGS}
+    part = settings.pop("part", None)
+    try:
+        task = find_task(
+            folder,
+            split=result.split.removeprefix(PART_PREFIX),
+            kind=result.kind,
+            name=result.task,
+            part=None if part is None else DevPart(**{**part, "left_out": tuple(part.get("left_out", ()))}),
+            **settings,
+        )
+    except (OSError, ValueError):  # another folder of the same name
+        return None
+    return task if _is_same(task, result.run) else None
+
+
+def data_of(
+    comparison: Comparison, tasks: Tasks = (), results: Sequence[Path | None] = ()
+) -> tuple[dict[tuple[str, str], Task], dict[tuple[str, str], str]]:
+    """Return the tasks of a comparison whose data are at hand, and why data that were stored are not used.
+
+    An instruction is kept if all models have the same.
+
+    Args:
+        comparison: The models and their tasks.
+        tasks: Tasks that a user gave.
+        results: Folders of results, which may say where the data were.
+    """
+    data, reasons = {}, {}
+    paths = [read_paths(folder).data for folder in results if folder is not None]
+    for compared in comparison.tasks:
+        stored = [of_folder[".".join(compared.key)] for of_folder in paths if ".".join(compared.key) in of_folder]
+        task = task_of(compared.first, tasks, stored)
+        if task is not None:
+            instructions = {seeds[0].run.get("settings", {}).get("instruction") for seeds in compared.results}
+            settings = {name: value for name, value in task.settings.items() if name not in COMMON_SETTINGS}
+            if len(instructions) == 1 and instructions != {None}:
+                settings["instruction"] = instructions.pop()
+            data[compared.key] = replace(task, settings=settings)
+        elif stored:
+            what = "has changed since" if stored[0].exists() else "is no longer on this machine"
+            reasons[compared.key] = f"{shown_path(stored[0])} {what}"
+    return data, reasons
+
+
+def _is_same(task: Task, run: Sidecar) -> bool:
+    return run.get("dataset_revision") == content_hash(task.files)
 
 
 def make_report(
@@ -40,10 +117,10 @@ def make_report(
     tasks: Tasks,
     output: Path,
     *,
-    opener: Opener = Source.open,
+    opener: Opener = ModelSource.open,
     command: str = "",
     measure: bool = True,
-) -> dict[str, Any]:
+) -> Values:
     """Write a report; return the content of its JSON file.
 
     Results of models that have to be evaluated are stored in a folder beside the page, `NAME.files`.
@@ -70,7 +147,7 @@ def make_report(
         )
     about = {"format": REPORT.number, "page": output.name, "models": list(sources), "command": command}
     may_evaluate = measure and any(source.model and not source.stored for seeds in sources.values() for source in seeds)
-    with _report_folder(files_of(output), about) if may_evaluate else nullcontext():
+    with _report_folder(report_files(output), about) if may_evaluate else nullcontext():
         models, sources = _read_models(sources, tasks, output)
         comparison = compare_models(models)
         data, without_data = data_of(comparison, tasks, [first.results for first, *_ in sources.values()])
@@ -96,18 +173,18 @@ def report_of_folder(folder: Path, *, command: str = "") -> Path | None:
     return output
 
 
-def files_of(output: Path) -> Path:
+def report_files(output: Path) -> Path:
     """Return the folder beside a page for the results of models that are evaluated."""
     return output.with_suffix(".files")
 
 
 def results_of(output: Path, name: str) -> Path:
     """Return the folder for the results of a model that is evaluated for a page."""
-    return files_of(output) / "results" / name.replace("/", "--")
+    return report_files(output) / "results" / name.replace("/", "--")
 
 
 @contextmanager
-def _report_folder(files: Path, about: Mapping[str, Any]) -> Iterator[None]:
+def _report_folder(files: Path, about: Values) -> Iterator[None]:
     """Hold the report's folder, and write in it what it is of and its state."""
     with claimed(files, "comparing in"):
         if (files / REPORT.file).is_file():
@@ -120,11 +197,11 @@ def _report_folder(files: Path, about: Mapping[str, Any]) -> Iterator[None]:
 def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Model], Sources]:
     """Return models with their results, evaluated where an encoder lacks them, and sources with chosen poolings."""
     models: list[Model] = []
-    with_poolings: dict[str, Sequence[Source]] = {}
+    with_poolings: dict[str, Sequence[ModelSource]] = {}
     for name, seeds in sources.items():
         folder = results_of(output, name)
         scored: list[tuple[Result, ...]] = []
-        resolved: list[Source] = []
+        resolved: list[ModelSource] = []
         for number, source in enumerate(seeds, start=1):
             choice = None
             if source.model and not (source.results or source.untrained or source.pooling):
@@ -140,7 +217,7 @@ def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Mod
     return models, with_poolings
 
 
-def _results(source: Source, tasks: Tasks, folder: Path) -> tuple[Result, ...]:
+def _results(source: ModelSource, tasks: Tasks, folder: Path) -> tuple[Result, ...]:
     """Return the results of a source; tasks that it lacks are evaluated, and their results written into a folder."""
     from embrew.evaluation import evaluate
 
@@ -170,7 +247,7 @@ def _measured(subject: Subject, opener: Opener) -> Subject:
             with within(model.name):
                 encoder = _open(model, first, opener)
                 if isinstance(encoder, str):
-                    sources[model.name] = (Source(results=first.results, unknown=encoder), *others)
+                    sources[model.name] = (ModelSource(results=first.results, unknown=encoder), *others)
                 else:
                     costs[model.name] = measure_cost(encoder, subject)
                     vectors[model.name] = measure_vectors(encoder, subject.data)
@@ -180,7 +257,7 @@ def _measured(subject: Subject, opener: Opener) -> Subject:
     return replace(subject, costs=costs, vectors=vectors, sources=sources)
 
 
-def _open(model: Model, source: Source, opener: Opener) -> TextEncoder | str:
+def _open(model: Model, source: ModelSource, opener: Opener) -> TextEncoder | str:
     """Return the encoder of a model's results; a sentence if it is not known."""
     assert source.model is not None
     name = shown_path(Path(source.model))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds.retrieval import RANKING_DEPTH
 from embrew.evaluation.rows import task_retrieval
 from embrew.plot_style import CYCLE, METHODS
-from embrew.report.sample import Key, TaskSample, sample_texts
-from embrew.report.section import Section, Subject
+from embrew.report.geometry import TaskKey, TaskSample, sample_texts
+from embrew.report.section import Components, Section, Subject
 from embrew.report.verdict import best_and_other
 
 if TYPE_CHECKING:
-    from embrew.evaluation.report import Result
+    from embrew.evaluation.results import Result
 
 GREY = METHODS["untrained"]
 EARLIER, LATER, SAME = "#4477AA", "#D55E00", "#009988"
@@ -95,7 +95,7 @@ def aligned(points: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return np.asarray(units[0] @ orthogonal_procrustes(*units)[0])
 
 
-def text_groups(subject: Subject, key: Key, sample: TaskSample) -> TextGroups:
+def text_groups(subject: Subject, key: TaskKey, sample: TaskSample) -> TextGroups:
     """Return the groups of a task's texts: by label, or documents by the change of their queries' ranks."""
     if sample.labels:
         frequent = [label for label, _ in Counter(sample.labels).most_common(len(CYCLE))]
@@ -119,7 +119,7 @@ def text_groups(subject: Subject, key: Key, sample: TaskSample) -> TextGroups:
     return TextGroups(about, {name: colours[name] for name in colours if name in groups}, groups, changes)
 
 
-def _rank_changes(subject: Subject, key: Key, best: int, other: int) -> dict[str, float]:
+def _rank_changes(subject: Subject, key: TaskKey, best: int, other: int) -> dict[str, float]:
     """Return the mean change of rank by relevant document, over its queries; empty if ranks are not known.
 
     The rank of a query is that of its first relevant document; a rank beyond those stored counts as the next one.
@@ -146,9 +146,7 @@ def _ranks(results: Sequence[Result]) -> dict[str, float]:
     return {query: float(np.mean(values)) for query, values in ranks.items()}
 
 
-def _map(
-    name: str, task: str, sample: TaskSample, components: Mapping[str, Mapping[str, Any]], groups: TextGroups
-) -> Map:
+def _map(name: str, task: str, sample: TaskSample, components: Mapping[str, Components], groups: TextGroups) -> Map:
     """Return the map of a task, from the principal components of each model."""
     columns: dict[str, Sequence[str | float | None]] = {"id": _shortened(sample.ids), "text": _shortened(sample.texts)}
     columns |= {"group": _shortened(groups.groups)} if groups.groups else {}

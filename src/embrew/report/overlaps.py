@@ -16,7 +16,7 @@ from embrew.files.reading import read_json
 from embrew.recipe import DataConfig
 from embrew.recipe.stage import StageConfig
 from embrew.report.section import Subject
-from embrew.report.sources import Source
+from embrew.report.sources import ModelSource
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def find_overlaps(subject: Subject) -> dict[str, dict[str, list[str]]]:
     return {name: _overlaps_of_model(subject, subject.sources[name][0]) for name in subject.names}
 
 
-def _overlaps_of_model(subject: Subject, source: Source) -> dict[str, list[str]]:
+def _overlaps_of_model(subject: Subject, source: ModelSource) -> dict[str, list[str]]:
     lines: list[str] = []
     documents: list[str] = []
     not_checked: list[str] = []
@@ -62,7 +62,7 @@ def _overlaps_of_model(subject: Subject, source: Source) -> dict[str, list[str]]
     return {key: list(dict.fromkeys(several)) for key, several in about.items()}
 
 
-def _unavailable(source: Source, recipe_key: str, config: DataConfig) -> str | None:
+def _unavailable(source: ModelSource, recipe_key: str, config: DataConfig) -> str | None:
     """Return why the rows of a data set cannot be read as they were trained on; None if they can.
 
     Args:
@@ -92,8 +92,7 @@ def _unavailable(source: Source, recipe_key: str, config: DataConfig) -> str | N
 
 def _overlap_lines(names: str, stage: StageConfig, config: DataConfig, subject: Subject) -> tuple[list[str], list[str]]:
     """Return lines about overlaps, and about those with whole corpora."""
-    from embrew.evaluation.overlap import count_overlaps, hash_texts, overlap_lines
-    from embrew.evaluation.task_texts import relevant_texts, task_texts
+    from embrew.evaluation.overlap import count_overlaps, hash_texts, overlap_lines, relevant_texts, task_texts
     from embrew.recipe import build
 
     logger.info("%s: looking for texts of the tasks among the training rows", names)

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from embrew.evaluation.uncertainty import Difference
 from embrew.files.writing import atomic_path, write_json
 from embrew.report import cost, geometry, map, queries, reproduce, scores
-from embrew.report.section import Section, Subject, model_colours
+from embrew.report.section import Section, Subject, Values, model_colours
 from embrew.report.tables import csv_text
 from embrew.report.verdict import verdict
 
@@ -29,7 +29,7 @@ COSTS = cost.AXES | {"seconds": "training seconds", "samples": "training samples
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
-class Line(NamedTuple):
+class CsvLine(NamedTuple):
     """A line of the CSV file: a number with the bounds of its 95 % interval, if it has one."""
 
     section: str
@@ -51,7 +51,7 @@ def check_packages() -> None:
         raise ImportError("a report needs vl-convert-python, which is not installed; run pip install 'embrew[report]'")
 
 
-def write_report(subject: Subject, output: Path) -> dict[str, Any]:
+def write_report(subject: Subject, output: Path) -> Values:
     """Write `output` (HTML), and `.json` and `.csv` beside it; return the content of the JSON file.
 
     Raises:
@@ -65,44 +65,46 @@ def write_report(subject: Subject, output: Path) -> dict[str, Any]:
     sentences = [*verdict(subject.comparison), *(each.sentence for each in sections.values() if each.sentence)]
     document = {"verdict": sentences, **{name: each.document for name, each in sections.items()}}
     write_json(output.with_suffix(".json"), document)
-    texts = {".csv": csv_text([Line._fields, *numbers(document)]), ".html": _html(subject, sections, sentences)}
+    texts = {".csv": csv_text([CsvLine._fields, *numbers(document)]), ".html": _html(subject, sections, sentences)}
     for suffix, text in texts.items():
         with atomic_path(output.with_suffix(suffix)) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return document
 
 
-def numbers(document: Mapping[str, Any]) -> Iterator[Line]:
+def numbers(document: Values) -> Iterator[CsvLine]:
     """Yield the lines of the CSV file: one number of the JSON file each, without those that were not measured."""
     scored = document["scores"]
     for i, model in enumerate(scored["models"]):
-        yield Line("scores", model, "mean score", scored["means"][i])
+        yield CsvLine("scores", model, "mean score", scored["means"][i])
         for task in scored["tasks"]:
-            yield Line("scores", model, "score", task["scores"][i], task["task"])
+            yield CsvLine("scores", model, "score", task["scores"][i], task["task"])
             if test := task["differences"][i]:
-                yield Line("scores", model, "difference", test["difference"], task["task"], test["low"], test["high"])
-                yield Line("scores", model, "corrected p-value", test["corrected"], task["task"])
+                yield CsvLine(
+                    "scores", model, "difference", test["difference"], task["task"], test["low"], test["high"]
+                )
+                yield CsvLine("scores", model, "corrected p-value", test["corrected"], task["task"])
     for task in document.get("queries", {}).get("tasks", ()):
         for model in task["models"]:
             for outcome, count in (("won", model["won"]), ("lost", model["changed"] - model["won"])):
-                yield Line("queries", model["model"], f"{EXAMPLES[task['kind']]} {outcome}", count, task["task"])
+                yield CsvLine("queries", model["model"], f"{EXAMPLES[task['kind']]} {outcome}", count, task["task"])
     for costs in document["cost"]["models"]:
         for key, quantity in COSTS.items():
             if costs[key] is not None:
-                yield Line("cost", costs["model"], quantity, costs[key])
+                yield CsvLine("cost", costs["model"], quantity, costs[key])
     nested = document["cost"]["nested"] or {"points": (), "task": ""}
     for point in nested["points"]:
-        size = cost.size_of(point)
-        yield Line("cost", point["model"], f"score at {size}", point["score"], nested["task"])
+        size = cost.size_in_words(point)
+        yield CsvLine("cost", point["model"], f"score at {size}", point["score"], nested["task"])
         if point["milliseconds"] is not None:
-            yield Line("cost", point["model"], f"ms per text at {size}", point["milliseconds"], nested["task"])
+            yield CsvLine("cost", point["model"], f"ms per text at {size}", point["milliseconds"], nested["task"])
     for model, figures in document.get("geometry", {}).get("models", {}).items():
         for quantity, value in geometry.quantities(figures).items():
             if value is not None:
-                yield Line("geometry", model, quantity, value)
+                yield CsvLine("geometry", model, quantity, value)
     for task, figures in document.get("map", {}).get("tasks", {}).items():
         for model, share in figures["variance"].items():
-            yield Line("map", model, "variance of two principal components", share, task)
+            yield CsvLine("map", model, "variance of two principal components", share, task)
 
 
 def as_json(value: Any) -> Markup:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from typing import Any
 
 from embrew.files.formats import versions
 from embrew.files.names import LOCAL_PREFIX
 from embrew.inspection import command
-from embrew.report.models import Model
-from embrew.report.section import Section, Subject
-from embrew.report.sources import Source
+from embrew.report.comparison import Model
+from embrew.report.section import Section, Subject, Values
+from embrew.report.sources import ModelSource
 from embrew.threads import cores
 
 
@@ -45,7 +44,7 @@ def hardware() -> str:
     return ", ".join(parts)
 
 
-def _entry(subject: Subject, model: Model) -> dict[str, Any]:
+def _entry(subject: Subject, model: Model) -> Values:
     run = model.seeds[0][0].run if model.seeds[0] else {}
     sources = subject.sources.get(model.name, ())
     base = run.get("model", {}).get("base") or {}
@@ -61,7 +60,7 @@ def _entry(subject: Subject, model: Model) -> dict[str, Any]:
     }
 
 
-def _command(source: Source) -> str:
+def _command(source: ModelSource) -> str:
     """Return the command of a run; paths that were stored by name only appear so."""
     words = [*source.log().get("command", ["train", "RECIPE"]), "--output", source.public_text(source.run)]
     return command(*(word.replace(LOCAL_PREFIX, "") for word in words))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from embrew.evaluation.report import metric_of, size_of
+from embrew.evaluation.results import metric_of, size_of
 from embrew.evaluation.uncertainty import LEVEL
 from embrew.inspection import gap_closed
-from embrew.report.comparison import Comparison, TaskScores, Tested, differing_settings
-from embrew.report.section import Section, Subject
+from embrew.report.comparison import Comparison, DifferingSettings, TaskScores, Tested, differing_settings
+from embrew.report.section import Section, Subject, Values
 
 
 def section(subject: Subject) -> Section:
@@ -47,7 +47,7 @@ def section(subject: Subject) -> Section:
     return Section("Scores", document, values)
 
 
-def mean_rows(comparison: Comparison) -> list[dict[str, Any]]:
+def mean_rows(comparison: Comparison) -> list[Values]:
     """Return the mean over tasks, over the kinds' means, and of each kind with several tasks."""
     kinds: dict[str, list[TaskScores]] = {}
     for task in comparison.tasks:
@@ -63,14 +63,14 @@ def mean_rows(comparison: Comparison) -> list[dict[str, Any]]:
     return rows
 
 
-def overall(comparison: Comparison) -> dict[str, Any]:
+def overall(comparison: Comparison) -> Values:
     """Return the mean over tasks, those that are tested if there are any: what the verdict is about."""
     tasks = comparison.tested or comparison.tasks
     name = "Mean over tasks" if len(tasks) == len(comparison.tasks) else "Mean over tested tasks"
     return _mean_row(name, comparison, tasks)
 
 
-def settings_as_text(differing: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[str, ...]]:
+def settings_as_text(differing: DifferingSettings) -> dict[str, tuple[str, ...]]:
     """Return settings as text, without those that a sidecar repeats under another key."""
     texts: dict[str, tuple[str, ...]] = {}
     for key, values in differing.items():
@@ -80,7 +80,7 @@ def settings_as_text(differing: Mapping[str, tuple[Any, ...]]) -> dict[str, tupl
     return texts
 
 
-def chart_rows(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def chart_rows(names: Sequence[str], rows: Sequence[Values]) -> list[Values]:
     """Return differences from the base in points, with their intervals: those that were tested."""
     return [
         {
@@ -95,7 +95,7 @@ def chart_rows(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[
     ]
 
 
-def gaps_of(subject: Subject) -> list[dict[str, Any]]:
+def gaps_of(subject: Subject) -> list[Values]:
     """Return what `run.json` says of the share of the gap closed in compression stages, by model, run and stage.
 
     `run` is the number of a model's run, from 1; None if it has one.
@@ -108,7 +108,7 @@ def gaps_of(subject: Subject) -> list[dict[str, Any]]:
     ]
 
 
-def _row(task: TaskScores, tests: Sequence[Tested | None]) -> dict[str, Any]:
+def _row(task: TaskScores, tests: Sequence[Tested | None]) -> Values:
     seeds = [[result.main_score for result in results] for results in task.results]
     entry = {
         "task": task.label,
@@ -132,7 +132,7 @@ def _row(task: TaskScores, tests: Sequence[Tested | None]) -> dict[str, Any]:
     }
 
 
-def _mean_row(name: str, comparison: Comparison, tasks: Sequence[TaskScores]) -> dict[str, Any]:
+def _mean_row(name: str, comparison: Comparison, tasks: Sequence[TaskScores]) -> Values:
     cells = _cells(comparison.means(tasks))
     if all(task.is_tested for task in tasks):
         for model, cell in enumerate(cells[1:], start=1):
@@ -140,9 +140,9 @@ def _mean_row(name: str, comparison: Comparison, tasks: Sequence[TaskScores]) ->
     return {"name": name, "about": f"{len(tasks)} tasks", "cells": cells}
 
 
-def _cells(scores: Sequence[float]) -> list[dict[str, Any]]:
+def _cells(scores: Sequence[float]) -> list[Values]:
     """Return the models' cells: score, spread over seeds, difference from the base with its test and outcome."""
-    cells: list[dict[str, Any]] = []
+    cells: list[Values] = []
     for score in scores:
         difference = score - scores[0] if cells else None
         cells.append({"score": score, "difference": difference, "spread": None, "test": None, "outcome": None})

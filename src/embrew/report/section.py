@@ -5,14 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, cycle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+import numpy as np
 
 from embrew.plot_style import CYCLE, METHODS, colours
 from embrew.report.comparison import Comparison
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task
-    from embrew.report.sources import Source
+    from embrew.report.sources import ModelSource
+
+
+Values = dict[str, Any]  # variables of a template, or an entry of the JSON file
+
+
+class Components(TypedDict):
+    """Coordinates on two principal components, float32 `(texts, 2)`, and their share of the variance."""
+
+    points: np.ndarray
+    variance: float
+
+
+class VectorFigures(TypedDict, total=False):
+    """Figures of an encoder's unit vectors; empty if there were no texts to encode.
+
+    `map` has the components by task, and `missing` why a figure is not there, by its name.
+    """
+
+    texts: int
+    missing: dict[str, str]
+    map: dict[str, Components]
+    spectrum: Values | None
+    uniformity: float | None
 
 
 @dataclass(frozen=True)
@@ -75,8 +100,8 @@ class Subject:
     data: Mapping[tuple[str, str], Task] = field(default_factory=dict)
     without_data: Mapping[tuple[str, str], str] = field(default_factory=dict)
     costs: Mapping[str, EncoderCost] = field(default_factory=dict)
-    vectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    sources: Mapping[str, Sequence[Source]] = field(default_factory=dict)
+    vectors: Mapping[str, VectorFigures] = field(default_factory=dict)
+    sources: Mapping[str, Sequence[ModelSource]] = field(default_factory=dict)
     overlaps: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     command: str = ""
 
@@ -97,7 +122,7 @@ class Section(NamedTuple):
     """
 
     title: str
-    document: Mapping[str, Any]
+    document: Values
     values: Mapping[str, Any] = {}
     sentence: str = ""
 

@@ -11,7 +11,7 @@ from shlex import quote
 from typing import Any, TypeVar
 
 from embrew.config.yaml_files import parse_yaml
-from embrew.evaluation.paths import read_paths
+from embrew.evaluation.results import read_paths
 from embrew.files.formats import ENCODER, GAP, RUN, SWEEP
 from embrew.files.names import base_name, from_home, path_inside, shown_path
 from embrew.files.reading import read_json
@@ -19,7 +19,7 @@ from embrew.inspection import Contents, inspect
 from embrew.opening import is_recipe
 from embrew.recipe import Recipe
 from embrew.recipe.recipe import beside, with_paths
-from embrew.report.models import folders_by_name, pooling_of_results, with_pooling
+from embrew.report.comparison import folders_by_name, pooling_of_results, with_pooling
 from embrew.storage.foreign import check_is_model
 from embrew.storage.parts import BASE
 
@@ -35,7 +35,7 @@ ACCEPTED = (
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Where one seed of a model comes from.
 
     Attributes:
@@ -123,7 +123,7 @@ class Source:
         return Recipe.from_values(with_paths(values, beside(adaptation_recipes, {}), data_only=True), source=str(file))
 
 
-def read_sources(paths: Sequence[str]) -> dict[str, list[Source]]:
+def read_sources(paths: Sequence[str]) -> dict[str, list[ModelSource]]:
     """Return the models of paths, each `PATH` or `NAME=PATH`: one source per seed, by name.
 
     A run is one model per stage, after the untrained encoder if that can be built; a sweep one per row; an
@@ -136,14 +136,14 @@ def read_sources(paths: Sequence[str]) -> dict[str, list[Source]]:
         FileNotFoundError: no such folder.
         ValueError: a folder that cannot be compared, a run that is not finished, a recipe that must be trained.
     """
-    seeds: dict[str, list[Source]] = {}
+    seeds: dict[str, list[ModelSource]] = {}
     for name, entries in folders_by_name(paths).items():
         for model, source in (each for entry in entries for each in _sources(name, entry)):
             seeds.setdefault(model, []).append(source)
     return seeds
 
 
-def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
+def _sources(name: str, entry: str) -> Iterator[tuple[str, ModelSource]]:
     """Yield names and sources of the models that a path names."""
     path = from_home(entry)
     if path.is_dir():
@@ -155,15 +155,15 @@ def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
                 f"{entry} is a recipe with stages ({', '.join(stage.name for stage in recipe.stages)}); train it "
                 f"(embrew train {quote(entry)} --output DIR) and give DIR"
             )
-        yield name, Source(model=entry)
+        yield name, ModelSource(model=entry)
     elif path.exists() or entry.startswith((".", "/", "~")) or entry.count("/") > 1:
         check_is_model(entry, path)
         raise FileNotFoundError(f"no folder {entry}; give {ACCEPTED}")
     else:
-        yield name, Source(model=entry)  # shipped with embrew, or on the Hub
+        yield name, ModelSource(model=entry)  # shipped with embrew, or on the Hub
 
 
-def _sources_of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
+def _sources_of_folder(name: str, path: Path) -> Iterator[tuple[str, ModelSource]]:
     folder = inspect(path)
     what = "it holds nothing that embrew wrote" if folder.kind == "folder" else f"it is of the kind {folder.kind!r}"
     if folder.state in ("damaged", "unreadable", "running"):
@@ -180,12 +180,12 @@ def _sources_of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             yield from _sources_of_adaptation(name, path, folder)
         case "encoder":
             is_stage = (path.parent / RUN.file).is_file()
-            of_run = Source(run=path.parent, stage=path.name) if is_stage else Source()
+            of_run = ModelSource(run=path.parent, stage=path.name) if is_stage else ModelSource()
             yield name, replace(of_run, model=str(path))
         case "export":
-            yield name, Source(model=str(path))
+            yield name, ModelSource(model=str(path))
         case _ if any(os.path.lexists(path / file) for file in ("modules.json", "config.json")):
-            yield name, Source(model=str(path))
+            yield name, ModelSource(model=str(path))
         case "folder" | "folders" if folder.subfolders:
             inside = ", ".join(str(each.path) for each in folder.subfolders)
             raise ValueError(f"{path} holds several folders; give those that are to be compared: {inside}")
@@ -193,9 +193,9 @@ def _sources_of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             raise ValueError(f"{path} cannot be compared: {what}; give {ACCEPTED}")
 
 
-def _source_of_results(path: Path) -> Source:
+def _source_of_results(path: Path) -> ModelSource:
     """Return results with the encoder that `embrew evaluate` stored the folder of, whose hash is not verified here."""
-    alone, paths = Source(results=path, pooling=pooling_of_results(path)), read_paths(path)
+    alone, paths = ModelSource(results=path, pooling=pooling_of_results(path)), read_paths(path)
     if paths.model is None:
         return alone
     if not paths.model.is_dir():
@@ -211,7 +211,7 @@ def _source_of_results(path: Path) -> Source:
     return replace(encoder, results=path, stored=True, pooling=alone.pooling or paths.pooling)
 
 
-def _sources_of_run(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
+def _sources_of_run(name: str, path: Path, run: Contents) -> Iterator[tuple[str, ModelSource]]:
     finished = [stage.name for stage in run.stages if stage.state == "finished"]
     if run.state != "finished":
         stages = f", or give its finished stages: {' '.join(str(path / stage) for stage in finished)}"
@@ -221,9 +221,9 @@ def _sources_of_run(name: str, path: Path, run: Contents) -> Iterator[tuple[str,
         )
     first = path / finished[0]
     if _base_is_known(path, first):
-        yield f"{name}/untrained", Source(model=str(first), untrained=True)
+        yield f"{name}/untrained", ModelSource(model=str(first), untrained=True)
     for stage in finished:
-        yield f"{name}/{stage}", Source(model=str(path / stage), run=path, stage=stage)
+        yield f"{name}/{stage}", ModelSource(model=str(path / stage), run=path, stage=stage)
 
 
 def _base_is_known(run: Path, stage: Path) -> bool:
@@ -248,7 +248,7 @@ def _base_is_known(run: Path, stage: Path) -> bool:
     return False
 
 
-def _sources_of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
+def _sources_of_sweep(name: str, path: Path) -> Iterator[tuple[str, ModelSource]]:
     values = read_json(path / SWEEP.file, keys=("rows",), kind=SWEEP)
     rows = [row["name"] for row in values["rows"]]
     left_out = sorted(
@@ -262,20 +262,20 @@ def _sources_of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             run = folder if seed is None else folder / f"seed-{seed}"
             stage = row["stages"][-1]
             results = run / RESULTS if (run / RESULTS).is_dir() else None
-            yield f"{name}/{row['name']}", Source(results=results, model=str(run / stage), run=run, stage=stage)
+            yield f"{name}/{row['name']}", ModelSource(results=results, model=str(run / stage), run=run, stage=stage)
 
 
-def _sources_of_adaptation(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
+def _sources_of_adaptation(name: str, path: Path, run: Contents) -> Iterator[tuple[str, ModelSource]]:
     if run.state != "finished":
         raise ValueError(f"the adaptation {path} is not finished: {run.summary}; give its first command again")
     for row in read_json(path / "adapted.json", keys=("models",), sealed=True)["models"]:
         if row["kept_step"] == 0:  # its scores are those of the start
             continue
         results = path_inside(path, row["results"], source=path / "adapted.json", key="results")
-        source = Source(results, untrained=True)
+        source = ModelSource(results, untrained=True)
         if row["encoder"] is not None:
             stage = path_inside(path, row["encoder"], source=path / "adapted.json", key="encoder")
-            source = Source(results, str(stage), run=stage.parent, stage=stage.name)
+            source = ModelSource(results, str(stage), run=stage.parent, stage=stage.name)
         yield f"{name}/{row['model']}", source
 
 

@@ -6,12 +6,12 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from embrew.evaluation.report import Result, averages, label_of
+from embrew.evaluation.results import Result, averages, label_of
 from embrew.evaluation.uncertainty import interval
-from embrew.report.models import Model
+from embrew.report.comparison import Model
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-Cell = str | float | None  # of a CSV file
+CsvCell = str | float | None  # of a CSV file
 NUMBERS = re.compile(r"[+-][\d.,e± \[\]+-]*")  # a number, with its deviation or interval
 
 
@@ -53,14 +53,14 @@ def as_markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(line)} |" for line in cells)]) + "\n"
 
 
-def csv_text(rows: Iterable[Sequence[Cell]]) -> str:
+def csv_text(rows: Iterable[Sequence[CsvCell]]) -> str:
     """Return comma-separated values; a text that a spreadsheet would read as a formula begins with an apostrophe."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(map(_inert, row) for row in rows)
     return buffer.getvalue()
 
 
-def _inert(cell: Cell) -> Cell:
+def _inert(cell: CsvCell) -> CsvCell:
     is_formula = isinstance(cell, str) and cell.startswith(FORMULA) and not NUMBERS.fullmatch(cell)
     return f"'{cell}" if is_formula else cell
 

@@ -13,23 +13,22 @@ from embrew import evaluation
 from embrew.data.splits import DEV_SPLITS
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.processes import Processes
-from embrew.evaluation.report import mean_score, size_of
+from embrew.evaluation.results import mean_score, size_of
 from embrew.evaluation.rows import split_names
-from embrew.evaluation.scoring import prepare
-from embrew.evaluation.task import Part, Task
+from embrew.evaluation.runs import prepare
+from embrew.evaluation.task import DevPart, MtebTask, Task
 from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.opening import POOLINGS, is_bare, no_pooling, open_bare
 from embrew.progress import within
-from embrew.report.models import CHOICE
+from embrew.report.comparison import CHOICE
 
 logger = logging.getLogger(__name__)
 ROWS, QUERIES = 500, 200  # maximum numbers of rows, and of queries of a corpus, of a dev split
 
 
-class Choice(NamedTuple):
+class PoolingChoice(NamedTuple):
     """The best pooling of `POOLINGS`.
 
     Attributes:
@@ -56,7 +55,7 @@ def choose_pooling(
     dtype: str = "auto",
     batch_tokens: int | None = None,
     processes: Processes | None = None,
-) -> Choice | None:
+) -> PoolingChoice | None:
     """Return the pooling with the best mean score on the dev splits of the tasks' folders; None if it is no bare model.
 
     Of a dev split, at most 500 rows are read; of a corpus, 200 queries and the documents that are judged for them.
@@ -98,7 +97,7 @@ def choose_pooling(
         on = [f"{task.name} {task.split} ({size_of(r.counts)})" for task, r in zip(on_dev, results, strict=True)]
         del encoder
         gc.collect()
-    choice = Choice(max(scores, key=lambda pooling: scores[pooling]), scores, on)
+    choice = PoolingChoice(max(scores, key=lambda pooling: scores[pooling]), scores, on)
     logger.info("%s: %s", name, choice)
     if folder is not None and (processes is None or processes.rank == 0):
         write_json(folder / CHOICE, sealed(choice._asdict()))
@@ -126,7 +125,7 @@ def dev_tasks(tasks: Sequence[Task | MtebTask]) -> list[Task]:
 
 def _smaller(task: Task) -> Task:
     """Return a task on some of its rows, or the task itself if it has no more than these."""
-    part = replace(task, part=Part(QUERIES if KINDS[task.kind].corpus else ROWS))
+    part = replace(task, part=DevPart(QUERIES if KINDS[task.kind].corpus else ROWS))
     try:
         prepare(part)
     except ValueError:

@@ -114,9 +114,10 @@ def _task_sentence(comparison: Comparison, best: int, other: int) -> str:
     )
 
 
-def points(test: Difference) -> str:
+def points(test: Difference, *, digits: int = 2) -> str:
     """Return a difference in points (score × 100) with its 95 % interval."""
-    return f"{100 * test.difference:+.2f} points (95 % interval {100 * test.low:+.2f} to {100 * test.high:+.2f})"
+    difference, low, high = (f"{100 * value:+.{digits}f}" for value in (test.difference, test.low, test.high))
+    return f"{difference} points (95 % interval {low} to {high})"
 
 
 def _largest(tested: Sequence[tuple[TaskScores, Tested]]) -> str:

@@ -10,7 +10,7 @@ import torch
 from accelerate import PartialState
 
 from embrew import opening
-from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.analysis.uniformity import evaluation_of
 from embrew.distributed import claimed_by_first
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.dev import dev_sets_of

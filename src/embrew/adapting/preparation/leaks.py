@@ -13,11 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from embrew.adapting.preparation.matching import LOOKUP_WORDS, QuestionFinder, TextFinder, identifies, text_key, words
-from embrew.adapting.preparation.question_parts import MIN_QUESTION_WORDS, PartMatcher, parts_of
+from embrew.adapting.preparation.matching import (
+    LOOKUP_WORDS,
+    MIN_QUESTION_WORDS,
+    PartMatcher,
+    QuestionFinder,
+    TextFinder,
+    identifies,
+    question_parts,
+    text_key,
+    words,
+)
 from embrew.analysis.qa import QA
 from embrew.config.suggestions import shortened
 from embrew.data.beir import Document, read_beir
@@ -38,7 +48,7 @@ class HeldOutTexts:
         self._questions = set(map(text_key, questions))
         self._question_finder = QuestionFinder(questions)
         self._long_questions = TextFinder(questions, least=MIN_QUESTION_WORDS)
-        self._parts_of_questions = TextFinder(parts_of(questions))
+        self._parts_of_questions = TextFinder(question_parts(questions))
         self._within_question = PartMatcher(questions)
         long = [pair.answer for pair in pairs if identifies(pair.answer)]
         self._answers = TextFinder(long, least=1)
@@ -102,7 +112,7 @@ def check_leaks(folder: Path, rows: Iterable[Mapping[str, Any]] | None = None) -
     """Look for the questions and right answers of test and dev in training data.
 
     Args:
-        folder: from `prepare`.
+        folder: from `prepare_data`.
         rows: of training data; None: those of the folder's files, which are read again from disk.
 
     Returns:
@@ -114,7 +124,7 @@ def check_leaks(folder: Path, rows: Iterable[Mapping[str, Any]] | None = None) -
     pairs = [QA(question, answer) for question, answer in _held_out_pairs(folder)]
     held, texts, leaked = HeldOutTexts(pairs), 0, list[str]()
     if rows is None:
-        rows = (*_rows(folder / "pairs.jsonl"), *_rows(folder / "passages.jsonl"))
+        rows = chain(read_prepared_rows(folder / "pairs.jsonl"), read_prepared_rows(folder / "passages.jsonl"))
     for row in rows:
         for column, value in row.items():
             of_row = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
@@ -141,5 +151,7 @@ def _held_out_pairs(folder: Path) -> Iterator[tuple[str, str]]:
                 yield from ((data.queries[query], texts[name]) for name in grades)
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    return (record.values for record in read_file(path)) if path.stat().st_size else iter(())
+def read_prepared_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file of prepared data, which may be empty."""
+    if path.stat().st_size:
+        yield from (record.values for record in read_file(path))

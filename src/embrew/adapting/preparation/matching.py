@@ -1,4 +1,4 @@
-"""Find texts in another text, word by word, ignoring case, white space, punctuation and markup."""
+"""Find texts, and parts of questions, in another text, ignoring case, white space, punctuation and markup."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from embrew.data.fingerprints import normalised
+from embrew.data.sentences import split_sentences
 
 LOOKUP_WORDS = 4  # words by which a contained text is looked up; fewer match by chance
 # Words from which an answer identifies its pair. In SQuAD, 74 % of the answers of 1 word, 22 % of 3, 6 % of 5 and 2 %
@@ -23,6 +24,10 @@ _LABEL = re.compile(  # what follows the last item of a list where lines are joi
     r"(?<!\S)(?=[*_(\[]*(?:[^\W\d_]+|(?!\d)[A-Z]\w*(?:\s+[^\W\d_]+){1,2})[*_]*:(?:[*_)\]\s]|$))"
 )
 _SEGMENT = re.compile(rf"{_ITEM.pattern}|[.?!:;|()。！？；：](?=\s|$)|[。！？；：]")
+MIN_CHARACTERS = 30  # characters from which a match of an answer, or of a part of a question, is not by chance
+RUN_WORDS = 13  # words in a row that are a part, across sentences too
+MAX_QUESTIONS = 3  # a part of more questions than this is a common phrase and identifies none
+MIN_QUESTION_WORDS = 5  # minimum words of a held-out question that is looked for in other questions
 
 
 @lru_cache(maxsize=4096)  # several checks in a row need the same text
@@ -128,3 +133,47 @@ class QuestionFinder:
 
 def _plain(text: str) -> str:
     return unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold()
+
+
+def is_long(text: str) -> bool:
+    """Return whether a text is so long that finding it in another text is not by chance."""
+    return len(text_key(text)) >= MIN_CHARACTERS
+
+
+def question_parts(questions: Iterable[str]) -> dict[str, set[str]]:
+    """Return the questions of each part: sentences (`LOOKUP_WORDS` or more) and runs of `RUN_WORDS`, as keys.
+
+    Parts shorter than `MIN_CHARACTERS`, and those of more than `MAX_QUESTIONS` questions, are left out.
+    """
+    questions_of: dict[str, set[str]] = defaultdict(set)
+    for question in {text_key(question): question for question in questions}.values():
+        sentences = [
+            text_key(sentence) for sentence in split_sentences(question) if len(words(sentence)) >= LOOKUP_WORDS
+        ]
+        all_words = words(question)
+        runs = (" ".join(all_words[i : i + RUN_WORDS]) for i in range(len(all_words) - RUN_WORDS + 1))
+        for part in (*sentences, *runs):
+            if len(part) >= MIN_CHARACTERS:
+                questions_of[part].add(question)
+    return {part: askers for part, askers in questions_of.items() if len(askers) <= MAX_QUESTIONS}
+
+
+class PartMatcher:
+    """Check whether a text is a part of one of several others, word by word and `MIN_CHARACTERS` long.
+
+    Args:
+        texts: the whole texts.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        long = [text for text in texts if is_long(text)]
+        runs = (words(text) for text in long)
+        self._runs = {run[i : i + LOOKUP_WORDS] for run in runs for i in range(len(run) - LOOKUP_WORDS + 1)}
+        self._long = " \n ".join(["", *map(text_key, long), ""])
+
+    def __call__(self, text: str) -> bool:
+        """Return whether `text` is a part of one of them."""
+        start = words(text)[:LOOKUP_WORDS]
+        return (
+            is_long(text) and (len(start) < LOOKUP_WORDS or start in self._runs) and f" {text_key(text)} " in self._long
+        )

@@ -1,33 +1,41 @@
-"""The data of an adaptation as files: training passages and pairs, test and dev sets."""
+"""The data of an adaptation as files: training passages and pairs, test and dev sets as BEIR folders."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from embrew.adapting.defaults import Defaults
-from embrew.adapting.preparation.cloze_questions import (
+from embrew.adapting.preparation.leaks import CleanData, check_leaks, read_prepared_rows, without_held_out
+from embrew.adapting.preparation.matching import PartMatcher, TextFinder, is_long, items, text_key
+from embrew.adapting.preparation.sources import (
+    DataSource,
+    document_files,
+    documents_of_source,
+    read_pairs,
+    split_into_passages,
+)
+from embrew.adapting.preparation.split import (
+    Split,
+    answer_classes,
     cloze_pair,
     last_passages,
     split_documents,
+    split_pairs,
+    without_duplicates,
     without_repeated_questions,
 )
-from embrew.adapting.preparation.documents import document_files, split_into_passages
-from embrew.adapting.preparation.leaks import CleanData, check_leaks, without_held_out
-from embrew.adapting.preparation.matching import text_key
-from embrew.adapting.preparation.sources import DataSource, read_documents, read_pairs
-from embrew.adapting.preparation.split import Split, answer_classes, split_pairs, without_duplicates
-from embrew.adapting.preparation.test_sets import write_test_set
 from embrew.analysis.qa import QA
 from embrew.config.suggestions import shortened
 from embrew.data.beir import Document
 from embrew.data.datasets import row_text
-from embrew.data.formats import read_file
+from embrew.data.fingerprints import normalised
 from embrew.files.checksums import NAME, check_files, content_hash, write_checksums
 from embrew.files.formats import ADAPTED
 from embrew.files.reading import content_of, read_json
@@ -43,12 +51,88 @@ LOGGED = 80  # characters of a text in the log
 UNEVEN = 0.1  # difference between the shares of a class of answers in two splits from which a warning is logged
 
 
+def write_test_set(
+    folder: Path,
+    split: str,
+    held_out: Sequence[QA],
+    pairs: Sequence[QA],
+    texts: Sequence[Document],
+    trained_ids: set[str],
+    max_documents: int,
+    seed: int,
+) -> dict[str, int]:
+    """Write a BEIR folder: questions, and a corpus of right answers, wrong choices, other answers and passages.
+
+    Other answers and passages that hold a right answer, or are a part of one, are left out: they would be relevant but
+    count as irrelevant. A document that is a question has its id, so that the question does not find itself.
+
+    Returns:
+        Numbers of queries, documents, and distractors that were trained on.
+    """
+    right = {normalised(pair.answer): pair.answer for pair in held_out}
+    wrong = {normalised(text): text for pair in held_out for text in pair.negatives}
+    others = {normalised(pair.answer): pair.answer for pair in pairs}
+    trained = {normalised(pair.answer) for pair in pairs} - set(right)
+    for passage in texts:
+        others[normalised(passage.content)] = passage.content
+        if passage.id in trained_ids:
+            trained.add(normalised(passage.content))
+    chosen = {name: text for name, text in wrong.items() if name not in right}
+    long = [answer for answer in right.values() if is_long(answer)]
+    contains, is_part, keys = TextFinder(long, least=1), PartMatcher(long), set(map(text_key, right.values()))
+    pool = sorted(
+        name
+        for name, text in others.items()
+        if name not in {*right, *chosen} and not (contains(text) or is_part(text) or keys & items(text))
+    )
+    room = max(max_documents - len(right) - len(chosen), 0)
+    if len(pool) > room:
+        pool = random.Random(seed).sample(pool, room)
+    corpus = {**right, **chosen, **{name: others[name] for name in sorted(pool)}}
+    questions: dict[str, tuple[str, set[str]]] = {}
+    for pair in held_out:
+        questions.setdefault(normalised(pair.question), (pair.question, set()))[1].add(normalised(pair.answer))
+    named = [(f"q{i}", text, answers) for i, (text, answers) in enumerate(questions.values())]
+    id_of_question = dict(zip(questions, (name for name, *_ in named), strict=True))
+    ids = {name: id_of_question.get(name, f"d{i}") for i, name in enumerate(corpus)}
+    write_jsonl(
+        folder / "corpus.jsonl", ({"_id": ids[name], "title": "", "text": text} for name, text in corpus.items())
+    )
+    write_jsonl(folder / "queries.jsonl", ({"_id": name, "text": text} for name, text, _ in named))
+    (folder / "qrels").mkdir()
+    lines = [f"{name}\t{ids[answer]}\t1" for name, _, answers in named for answer in sorted(answers)]
+    (folder / "qrels" / f"{split}.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n", encoding="utf-8"
+    )
+    return {"queries": len(named), "documents": len(corpus), "trained_distractors": len(trained & set(corpus))}
+
+
+class TrainingPair(TypedDict):
+    """A training pair; `made` if it is of a passage, not from the user."""
+
+    query: str
+    positive: str
+    negatives: list[str]
+    made: bool
+
+
+class PreparedManifest(TypedDict, total=False):
+    """What prepared data were made of, with which counts; `checked` says how many texts were compared for leaks."""
+
+    made_of: dict[str, Any]
+    counts: dict[str, int]
+    by_document: bool
+    questions_made: bool
+    classes: dict[str, dict[str, int]]
+    checked: dict[str, int]
+
+
 @dataclass(frozen=True)
 class Prepared:
     """The files of a prepared folder, and its manifest."""
 
     folder: Path
-    manifest: Mapping[str, Any]
+    manifest: PreparedManifest
     mined: Path | None = None  # the training pairs with mined negatives
 
     @property
@@ -73,8 +157,7 @@ class Prepared:
 
     def texts(self) -> dict[str, list[str]]:
         """Return training texts of each kind, `query` and `document`, at most `MAX_MEASURED`."""
-        rows = [record.values for record in read_file(self.pairs)] if self.pairs.stat().st_size else []
-        read = [record.values["text"] for record in read_file(self.passages)] if self.passages.stat().st_size else []
+        rows, read = list(read_prepared_rows(self.pairs)), [row["text"] for row in read_prepared_rows(self.passages)]
         queries, answers = [row["query"] for row in rows], [row["positive"] for row in rows]
         by_side = {"query": queries or read, "document": [*answers, *read]}
         return {side: sample_in_order(texts, MAX_MEASURED, seed=0) for side, texts in by_side.items()}
@@ -84,7 +167,7 @@ class Prepared:
         return int(self.manifest["counts"][name])
 
 
-def prepare(
+def prepare_data(
     documents: DataSource | None, pairs: DataSource | None, folder: Path, *, defaults: Defaults, seed: int = 42
 ) -> Prepared:
     """Read, split and write the data into `folder`, or open it if it exists.
@@ -98,7 +181,7 @@ def prepare(
 
     Raises:
         FileExistsError: `folder` was made of other files or with other settings.
-        FileNotFoundError, ValueError: as `read_documents` and `read_pairs`; no data for training; fewer than two
+        FileNotFoundError, ValueError: as `documents_of_source` and `read_pairs`; no data for training; fewer than two
             different questions or answers for dev or test; training files that hold a held-out question or answer (see
             `leaks`).
     """
@@ -131,7 +214,7 @@ def prepare(
         "with_negatives": sum(bool(pair.negatives) for pair in clean.pairs),
         "linked": split.linked,
     }
-    manifest: dict[str, Any] = {
+    manifest: PreparedManifest = {
         "made_of": settings,
         "counts": counts,
         "by_document": split.by_document,
@@ -170,9 +253,10 @@ def _settings(documents: DataSource | None, pairs: DataSource | None, defaults: 
 def _open_prepared(folder: Path, settings: Mapping[str, Any]) -> Prepared | None:
     """Return what an earlier call has prepared from the same files and settings; None: nothing."""
     again = f"remove {folder}; the same command makes it again"
-    manifest = {}
+    manifest: PreparedManifest = {}
     if (folder / ADAPTED.file).is_file():
-        manifest = read_json(folder / ADAPTED.file, keys=("made_of", "counts", "by_document"), repair=again)
+        values = read_json(folder / ADAPTED.file, keys=("made_of", "counts", "by_document"), repair=again)
+        manifest = cast("PreparedManifest", values)
         with content_of(folder / ADAPTED.file, repair=again):
             ADAPTED.check(manifest["made_of"], folder / ADAPTED.file)
     verified = check_files(folder, repair=f"R{again[1:]}")  # where the manifest is missing, too
@@ -180,7 +264,7 @@ def _open_prepared(folder: Path, settings: Mapping[str, Any]) -> Prepared | None
         return None
     if not verified:
         logger.warning("%s has no %s, so changes of its files are not noticed", folder, NAME)
-    check_same(settings, manifest["made_of"], folder)
+    check_same_settings(settings, manifest["made_of"], folder)
     return Prepared(folder, manifest)
 
 
@@ -206,7 +290,7 @@ class _Inputs:
 def _read(documents: DataSource | None, pairs: DataSource | None, *, max_chars: int) -> _Inputs:
     """Read pairs and documents, and log how many there are and the first pair."""
     all_pairs = [] if pairs is None else read_pairs(pairs)
-    all_documents = [] if documents is None else read_documents(documents)
+    all_documents = [] if documents is None else documents_of_source(documents)
     unique = without_duplicates(all_pairs)
     by_document = {document.id: split_into_passages(document, max_chars=max_chars) for document in all_documents}
     summary = [] if pairs is None else [f"{len(unique)} different pairs in {pairs.name}"]
@@ -226,7 +310,7 @@ def _read(documents: DataSource | None, pairs: DataSource | None, *, max_chars: 
     )
 
 
-def check_same(settings: Mapping[str, Any], earlier: Mapping[str, Any], folder: Path) -> None:
+def check_same_settings(settings: Mapping[str, Any], earlier: Mapping[str, Any], folder: Path) -> None:
     """Raise FileExistsError if an earlier call made a folder with other settings."""
     differing = sorted(key for key in settings if earlier.get(key) != settings[key])
     if differing:
@@ -236,7 +320,7 @@ def check_same(settings: Mapping[str, Any], earlier: Mapping[str, Any], folder: 
         )
 
 
-def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int) -> list[dict[str, Any]]:
+def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int) -> list[TrainingPair]:
     """Return the rows to train on; pairs of passages are added where there are few."""
     rows = [_row(pair, from_passage=False) for pair in clean.pairs]
     if len(rows) < SELF_SUPERVISED_BELOW:
@@ -307,7 +391,7 @@ def _classes(pairs: Sequence[QA], by_part: Mapping[str, Sequence[QA]]) -> dict[s
     return classes
 
 
-def _row(pair: QA, *, from_passage: bool) -> dict[str, Any]:
+def _row(pair: QA, *, from_passage: bool) -> TrainingPair:
     return {"query": pair.question, "positive": pair.answer, "negatives": list(pair.negatives), "made": from_passage}
 
 

@@ -21,8 +21,8 @@ def cost(models: Sequence[str]) -> Outcome:
         models (RESULTS): Folders of results.
     """
     from embrew.analysis.plots import plot_costs
-    from embrew.evaluation.report import mean_score
-    from embrew.report.models import read_folder
+    from embrew.evaluation.results import mean_score
+    from embrew.report.comparison import read_folder
 
     folders = {name: {(result.task, result.split): result for result in read_folder(name)} for name in models}
     shared = sorted(set.intersection(*(set(tasks) for tasks in folders.values())))

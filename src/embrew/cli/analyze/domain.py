@@ -37,7 +37,7 @@ def domain(
         batch_tokens: Maximum number of tokens per batch, padding included.
         general (PATH): General pairs or texts to compare with.
     """
-    from embrew.analysis.domain_knowledge import THRESHOLDS, diagnose, measure
+    from embrew.analysis.domain_knowledge import THRESHOLDS, diagnose, measure_knowledge
     from embrew.analysis.plots import plot_separations
 
     samples = [read_sample(only(data), columns_of(column), max_texts, seed=seed)]
@@ -45,7 +45,9 @@ def domain(
         samples.append(read_sample(general, {}, max_texts, seed=seed))
 
     def figures_of(encoder: TextEncoder) -> list[Figures]:
-        return [measure(encoder, sample, batch_tokens=batch_tokens, show_progress_bar=True) for sample in samples]
+        return [
+            measure_knowledge(encoder, sample, batch_tokens=batch_tokens, show_progress_bar=True) for sample in samples
+        ]
 
     drawn: list[tuple[str, list[Figures]]] = []
     has_pairs = any(sample.questions for sample in samples)
@@ -74,7 +76,7 @@ def _shown(name: str, figures: Figures) -> Record:
 
 def read_sample(path: str, columns: dict[str, str], limit: int, *, seed: int = 42) -> Sample:
     """Read pairs if rows have questions, else texts; from a folder of documents, its passages."""
-    from embrew.adapting.preparation.documents import read_folder, split_into_passages
+    from embrew.adapting.preparation.sources import read_document_folder, split_into_passages
     from embrew.analysis.domain_knowledge import Sample
     from embrew.analysis.input_texts import read_texts
     from embrew.analysis.qa import ACCEPTED, read_qa
@@ -95,7 +97,9 @@ def read_sample(path: str, columns: dict[str, str], limit: int, *, seed: int = 4
         location.is_file() or is_saved(location) or any(f.name.endswith(SUFFIXES) or stem(f) in SPLITS for f in inside)
     )
     if not rows:
-        parts = [passage.content for document in read_folder(location) for passage in split_into_passages(document)]
+        parts = [
+            passage.content for document in read_document_folder(location) for passage in split_into_passages(document)
+        ]
         return Sample(name, (), (), tuple(sample_in_order(parts, limit, seed=seed)))
     if not columns:
         names = splits(location) if location.is_dir() else []

@@ -227,7 +227,7 @@ def truncation(models: Sequence[str], *, dims: str | None = None, **reading: Any
     """
     from embrew.analysis.input_texts import vectors_of
     from embrew.analysis.plots import plot_truncations
-    from embrew.analysis.truncation import truncation_of
+    from embrew.analysis.surface import truncation_of
 
     texts, options = texts_of(**{"max_texts": 3000, **reading})
     chosen = read_numbers(dims) if dims else []

@@ -1,14 +1,10 @@
-"""Kinds of evaluation task: one module per kind, and their registry."""
+"""Kinds of evaluation task, and their registry."""
 
-from embrew.evaluation.kinds.classification import CLASSIFICATION
-from embrew.evaluation.kinds.clustering import CLUSTERING
+from embrew.evaluation.kinds.classification import CLASSIFICATION, CLUSTERING
 from embrew.evaluation.kinds.generation import GENERATION
-from embrew.evaluation.kinds.pair_classification import PAIR_CLASSIFICATION
 from embrew.evaluation.kinds.rag import RAG
-from embrew.evaluation.kinds.reranking import RERANKING
-from embrew.evaluation.kinds.retrieval import RETRIEVAL
-from embrew.evaluation.kinds.sts import STS
-from embrew.evaluation.kinds.summarization import SUMMARIZATION
+from embrew.evaluation.kinds.retrieval import RERANKING, RETRIEVAL
+from embrew.evaluation.kinds.similarity import PAIR_CLASSIFICATION, STS, SUMMARIZATION
 from embrew.evaluation.task import TaskKind
 
 # In the order in which a folder's columns are compared with them: the first kind that matches is taken.

@@ -1,28 +1,29 @@
-"""Classification as in MTEB: logistic regression on the vectors of a few examples per class.
+"""Classification and clustering of texts with labels.
 
-The accuracy is the mean over experiments, each with its own sample of training rows. It measures classification with
-few labels, not with all training rows.
+Classification is as in MTEB: logistic regression on the vectors of a few examples per class. The accuracy is the mean
+over experiments, each with its own sample of training rows. It measures classification with few labels, not with all
+training rows. Clustering is mini-batch k-means, whose clusters are compared with the classes by their V-measure.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
-from embrew.evaluation.task import Rows, TaskKind
-from embrew.text_encoder import TextEncoder, checked_vectors
+from embrew.evaluation.task import NamedScores, TaskColumns, TaskKind
+from embrew.text_encoder import EncodeOptions, TextEncoder, checked_vectors
 
 
 def score_classification(
     encoder: TextEncoder,
-    rows: Rows,
+    rows: TaskColumns,
     *,
     samples_per_label: int = 8,
     experiments: int = 10,
     seed: int = 42,
-    **options: Any,
-) -> dict[str, Any]:
+    **options: Unpack[EncodeOptions],
+) -> NamedScores:
     """Return accuracy (the main score) and macro F1 over experiments; only sampled training texts are encoded.
 
     In the examples, `predicted` is the class that most experiments predict; of several, the first one.
@@ -104,4 +105,53 @@ CLASSIFICATION = TaskKind(
     about=("text",),
     train=True,
     mteb_types=("Classification",),
+)
+
+
+def score_clustering(
+    encoder: TextEncoder,
+    rows: TaskColumns,
+    *,
+    repeats: int = 10,
+    batch_size: int = 512,
+    seed: int = 42,
+    **options: Unpack[EncodeOptions],
+) -> NamedScores:
+    """Return the mean V-measure (Rosenberg and Hirschberg 2007) of k-means with as many clusters as classes.
+
+    MTEB runs k-means once on the whole set, or ten times on samples of it; here it runs on the whole set with ten
+    initialisations, which reduces the variance.
+
+    Args:
+        encoder: Encodes the texts.
+        rows: Texts with their labels.
+        repeats: Number of initialisations, with the seeds `seed`, `seed + 1`, ….
+        batch_size: Vectors per step of k-means.
+        seed: Seed of the first initialisation.
+        options: Keywords of `encoder.encode`.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+    from sklearn.metrics import v_measure_score
+
+    texts, labels = rows["text"], rows["label"]
+    classes = len(set(labels))
+    if classes < 2 or len(texts) < classes:
+        raise ValueError(f"clustering needs two classes and more texts than classes; found {classes}, {len(texts)}")
+    vectors = checked_vectors(encoder.encode(texts, **options), what="texts", texts=texts)
+    scores = []
+    for start in range(repeats):
+        means = MiniBatchKMeans(classes, batch_size=batch_size, n_init="auto", random_state=seed + start)
+        scores.append(float(v_measure_score(labels, means.fit_predict(vectors))))
+    mean, counts = float(np.mean(scores)), {"texts": len(texts), "classes": classes}
+    deviation = float(np.std(scores))
+    return {"main_score": mean, "v_measure": mean, "v_measure_std": deviation, "v_measures": scores, "counts": counts}
+
+
+CLUSTERING = TaskKind(
+    name="clustering",
+    metric="V-measure",
+    score=score_clustering,
+    rows="labelled",
+    about=("text",),
+    mteb_types=("Clustering",),
 )

@@ -21,25 +21,26 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import is_beir
 from embrew.evaluation.rows import task_rows
-from embrew.evaluation.task import Columns, Instructed, Task, TaskKind, without_instruction
+from embrew.evaluation.task import Columns, Instructed, NamedScores, Task, TaskKind, without_instruction
 from embrew.sampling import sample_in_order
+from embrew.text_encoder import EncodeOptions, TextEncoder
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is evaluated: tables need neither
     from embrew.encoder import Encoder
     from embrew.generation import Bos, Source
     from embrew.text.tokens import Row
 
-Pairs = tuple[list[str], list[str]]  # questions, and the answer of each
+QuestionsAndAnswers = tuple[list[str], list[str]]  # questions, and the answer of each
 
 
 def read(
     task: Task, *, questions: int | None = None, max_chars: int | None = None, seed: int = 42, columns: Columns = None
-) -> Pairs:
+) -> QuestionsAndAnswers:
     """Return questions and held-out answers."""
     if task.settings.get("context") is not None:
         raise ValueError(
@@ -54,16 +55,16 @@ def read(
 
 
 def score_generation(
-    encoder: Any,
-    pairs: Pairs,
+    encoder: TextEncoder,
+    pairs: QuestionsAndAnswers,
     *,
     source: Literal["auto", "memory", "text"] = "auto",
     bos: Literal["visible", "strict"] = "visible",
     max_new_tokens: int = 128,
     batch_size: int = 16,
     seed: int = 42,
-    **options: Any,
-) -> dict[str, Any]:
+    **options: Unpack[EncodeOptions],
+) -> NamedScores:
     """Return scores of what an `Encoder` generates greedily after each question; the main one is ROUGE-L.
 
     Args:
@@ -102,7 +103,7 @@ def score_generation(
     scorer = rouge_scorer.RougeScorer(["rougeL"])
     pairs_of_texts = zip(answers, generated, strict=True)
     rouge_l = [float(scorer.score(wanted, text)["rougeL"].fmeasure) for wanted, text in pairs_of_texts]
-    scores: dict[str, Any] = {"source": chosen, "rouge_l": math.fsum(rouge_l) / len(rouge_l)}
+    scores: NamedScores = {"source": chosen, "rouge_l": math.fsum(rouge_l) / len(rouge_l)}
     scores["bleu_4"] = float(sacrebleu.corpus_bleu(list(generated), [list(answers)]).score) / 100
     scores["perplexity_text"] = predict(rows, "text").perplexity
     for ending, prediction in answered.items():
@@ -115,12 +116,12 @@ def score_generation(
     return {"main_score": scores["rouge_l"], **scores, "counts": counts, "examples": examples}
 
 
-def _generating(encoder: Any) -> tuple[Encoder, str | None]:
+def _generating(encoder: TextEncoder) -> tuple[Encoder, str | None]:
     """Return an encoder that may generate, without the task's instruction, and the instruction."""
     from embrew.encoder import Encoder
 
-    model: Any = without_instruction(encoder)
-    if type(model) is not Encoder:  # no graph of another runtime either
+    model = without_instruction(encoder)
+    if not isinstance(model, Encoder) or type(model) is not Encoder:  # no graph of another runtime either
         raise ValueError(
             f"a {type(model).__name__} only gives vectors; generation evaluates encoders that embrew has trained, or "
             "a recipe without stages on a causal LM, such as baselines/last-token"
@@ -128,7 +129,7 @@ def _generating(encoder: Any) -> tuple[Encoder, str | None]:
     return model, encoder.prefix["prompt"] if isinstance(encoder, Instructed) else None
 
 
-def held_out_pairs(data: RetrievalData) -> Pairs:
+def held_out_pairs(data: RetrievalData) -> QuestionsAndAnswers:
     """Return a split's questions, each with the text of its document of the highest grade; the first of several."""
     texts = {document.id: document.text for document in data.corpus}
     questions, answers = [], []
@@ -140,7 +141,9 @@ def held_out_pairs(data: RetrievalData) -> Pairs:
     return questions, answers
 
 
-def choose_pairs(pairs: Pairs, *, max_chars: int | None, count: int | None, seed: int) -> Pairs:
+def choose_pairs(
+    pairs: QuestionsAndAnswers, *, max_chars: int | None, count: int | None, seed: int
+) -> QuestionsAndAnswers:
     """Return pairs whose answer has up to `max_chars` characters; of these a seeded sample of `count`, in order.
 
     Raises:

@@ -1,26 +1,27 @@
-"""Retrieval: exact nearest-neighbour search by cosine, scored with nDCG@10, Recall@10 and MRR@10 as BEIR defines them.
+"""Retrieval and reranking by cosine.
 
-Documents with equal scores rank by id (ascending), so that a ranking does not depend on the order of a file.
+Retrieval is exact nearest-neighbour search, scored with nDCG@10, Recall@10 and MRR@10 as BEIR defines them. Documents
+with equal scores rank by id (ascending), so that a ranking does not depend on the order of a file. Reranking is the
+mean average precision of each query's own candidates.
 """
 
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 import numpy as np
 
 from embrew.data.beir import Document, RetrievalData
 from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
-from embrew.evaluation.task import Task, TaskKind
+from embrew.evaluation.task import NamedScores, Task, TaskColumns, TaskKind
 from embrew.ranking import top
 from embrew.sampling import sample_in_order
-from embrew.text_encoder import TextEncoder, unit_vectors
+from embrew.text_encoder import EncodeOptions, TextEncoder, unit_vectors
 
 logger = logging.getLogger(__name__)
-
 CHUNK = 8192  # documents that are encoded by one call
 RANKING_DEPTH = 100  # depth of the rankings that are scored and compared
 SEARCH_DEPTH = RANKING_DEPTH + 1  # depth of the search: one of the documents may be the query itself
@@ -67,8 +68,8 @@ def select_documents(
 
 
 def score_retrieval(
-    encoder: TextEncoder, data: RetrievalData, chunks: CorpusChunks | None = None, **options: Any
-) -> dict[str, Any]:
+    encoder: TextEncoder, data: RetrievalData, chunks: CorpusChunks | None = None, **options: Unpack[EncodeOptions]
+) -> NamedScores:
     """Return nDCG@10 (the main score), Recall@10 and MRR@10; `options` go to the encode methods.
 
     A query whose relevant documents are all missing from the corpus scores 0; one without relevant documents in the
@@ -99,7 +100,7 @@ def without_self_matches(ranking: Mapping[str, Sequence[str]], data: RetrievalDa
     }
 
 
-def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> dict[str, Any]:
+def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> NamedScores:
     """Return the scores of a ranking of `SEARCH_DEPTH` documents per query, as `score_retrieval` returns them."""
     ranking = without_self_matches(ranking, data)
     relevant, ids = _relevant_grades(data), {document.id for document in data.corpus}
@@ -135,7 +136,7 @@ def rank(
     top_k: int = 10,
     chunk_size: int = CHUNK,
     chunks: CorpusChunks | None = None,
-    **options: Any,
+    **options: Unpack[EncodeOptions],
 ) -> dict[str, list[str]]:
     """Return the ids of each query's `top_k` nearest documents; `chunk_size` documents are encoded at a time.
 
@@ -162,17 +163,17 @@ def rank(
 
 
 def metrics_by_query(
-    ranking: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]], *, k: int = 10
+    ranking: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]]
 ) -> dict[str, list[float]]:
-    """Return nDCG@k (gain = grade, discount log2(rank + 1)), Recall@k and MRR@k per query, in the order of `qrels`."""
+    """Return nDCG@10 (gain = grade, discount log2(rank + 1)), Recall@10 and MRR@10 by query, in `qrels`' order."""
     ndcg, recall, reciprocal_rank = [], [], []
     for query, grades in qrels.items():
-        gains = [max(grades.get(document, 0), 0) for document in ranking[query][:k]]
+        gains = [max(grades.get(document, 0), 0) for document in ranking[query][:10]]
         ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
-        ndcg.append(_dcg(gains) / _dcg(ideal[:k]))
+        ndcg.append(_dcg(gains) / _dcg(ideal[:10]))
         recall.append(sum(gain > 0 for gain in gains) / len(ideal))
         reciprocal_rank.append(next((1 / i for i, gain in enumerate(gains, start=1) if gain > 0), 0.0))
-    return {f"ndcg_at_{k}": ndcg, f"recall_at_{k}": recall, f"mrr_at_{k}": reciprocal_rank}
+    return {"ndcg_at_10": ndcg, "recall_at_10": recall, "mrr_at_10": reciprocal_rank}
 
 
 def _dcg(gains: Sequence[int]) -> float:
@@ -187,4 +188,61 @@ RETRIEVAL = TaskKind(
     corpus=True,
     shared=True,
     mteb_types=("Retrieval",),
+)
+
+
+def score_reranking(encoder: TextEncoder, rows: TaskColumns, **options: Unpack[EncodeOptions]) -> NamedScores:
+    """Return MAP (the main score) and MRR@10 over queries; candidates with equal scores rank by their text.
+
+    In the examples, a query is called after its row, from 1, and a candidate after its position in the row:
+    `positive 1`.
+    """
+    queries, positives, negatives = rows["query"], rows["positive"], rows["negative"]
+    for number, (positive, negative) in enumerate(zip(positives, negatives, strict=True), start=1):
+        if not positive or not negative:
+            raise ValueError(f"query {number} has {len(positive)} positives, {len(negative)} negatives; give both")
+    documents = sorted({text for side in (positives, negatives) for texts in side for text in texts})
+    position = {text: i for i, text in enumerate(documents)}
+    query_vectors = unit_vectors(encoder.encode_query(queries, **options), what="queries", texts=queries)
+    vectors = unit_vectors(encoder.encode_document(documents, **options), what="candidates", texts=documents)
+    precisions, ranks_of_first, top = [], [], []
+    for query, positive, negative in zip(query_vectors, positives, negatives, strict=True):
+        relevant = {position[text] for text in positive}
+        # in alphabetical order, so that ties do not depend on labels
+        candidates = sorted(relevant | {position[text] for text in negative})
+        ranked = [candidates[i] for i in np.argsort(-(vectors[candidates] @ query), kind="stable")]
+        ranks = [rank for rank, candidate in enumerate(ranked, start=1) if candidate in relevant]
+        precisions.append(float(np.mean([hits / rank for hits, rank in enumerate(ranks, start=1)])))
+        ranks_of_first.append(ranks[0])
+        names = candidate_names(positive, negative)
+        top.append([names[documents[candidate]] for candidate in ranked[:SAVED_DEPTH]])
+    mean = float(np.mean(precisions))
+    numbers = [str(number) for number in range(1, len(queries) + 1)]
+    return {
+        "main_score": mean,
+        "map": mean,
+        "mrr_at_10": float(np.mean([1 / rank if rank <= 10 else 0.0 for rank in ranks_of_first])),
+        "counts": {"queries": len(queries), "documents": sum(map(len, positives)) + sum(map(len, negatives))},
+        "examples": {"score": precisions, "query": numbers, "top": top, "rank": ranks_of_first},
+    }
+
+
+def candidate_names(positive: Sequence[str], negative: Sequence[str]) -> dict[str, str]:
+    """Return names of a row's candidates by text, such as `positive 1`; a text in both lists is a positive."""
+    names: dict[str, str] = {}
+    for side, texts in (("positive", positive), ("negative", negative)):
+        for number, text in enumerate(texts, start=1):
+            names.setdefault(text, f"{side} {number}")
+    return names
+
+
+RERANKING = TaskKind(
+    name="reranking",
+    metric="MAP",
+    score=score_reranking,
+    rows="candidates",
+    about=("query",),
+    documents=("positive", "negative"),
+    lists=frozenset({"positive"}),
+    mteb_types=("Reranking",),
 )

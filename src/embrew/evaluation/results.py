@@ -1,15 +1,20 @@
-"""Results: JSON files in mteb's format, a sidecar that describes model, data and settings, and table rows."""
+"""Results: JSON files in mteb's format, a sidecar that describes model, data and settings, paths, and table rows."""
+
+from __future__ import annotations
 
 import json
 import logging
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict, cast
 
+from embrew.evaluation.find import cells
 from embrew.evaluation.kinds import KINDS
-from embrew.files.formats import RESULT, OtherFormat
+from embrew.evaluation.task import MtebTask, NamedScores, Task
+from embrew.files.formats import PATHS, RESULT, OtherFormat
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, content_of, read_json
 from embrew.files.sealed import SHA256, content_sha256, sealed, unsealed
@@ -19,11 +24,37 @@ logger = logging.getLogger(__name__)
 AGAIN = "remove it, and the same embrew evaluate makes it again"
 _SIZES = ("pairs", "queries", "documents", "texts", "classes", "summaries")
 
+REPAIR = "remove it; results do not need it"
+
 
 def size_of(counts: Mapping[str, int]) -> str:
     """Return the size of a task, such as `10 queries + 200 documents`; `size unknown` without counts."""
     units = sorted((name for name in counts if "_" not in name), key=lambda name: (*_SIZES, name).index(name))
     return " + ".join(f"{counts[name]} {name}" for name in units) or "size unknown"
+
+
+class Sidecar(TypedDict, total=False):
+    """What a score depends on, and the counts of what was evaluated: the content of a result's sidecar.
+
+    Results of BM25, and some that were made by hand, have a part of the keys.
+    """
+
+    task: str
+    split: str
+    kind: str
+    dataset_revision: str
+    data: dict[str, str]
+    settings: dict[str, Any]
+    model: dict[str, Any]
+    model_hash: str
+    tokenizer_sha256: str | None
+    prompts: dict[str, str]
+    resolved_prompts: dict[str, str]
+    template: str | None
+    dtype: str | None
+    truncate_dim: int | None
+    versions: dict[str, str | None]
+    counts: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -40,14 +71,21 @@ class Result:
     split: str
     kind: str
     main_score: float
-    scores: dict[str, Any]
+    scores: NamedScores
     seconds: float
     counts: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, list[Any]] = field(default_factory=dict)
-    run: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    run: Sidecar = field(default_factory=Sidecar, compare=False)
+
+    @classmethod
+    def of_scores(cls, task: Task, scores: NamedScores, seconds: float) -> Result:
+        """Return the result of a task from the scores of its kind."""
+        rest = {name: score for name, score in scores.items() if name not in ("main_score", "counts", "examples")}
+        about = task.name, task.split_label, task.kind
+        return cls(*about, scores["main_score"], rest, seconds, scores["counts"], scores.get("examples", {}))
 
 
-def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
+def write_result(result: Result, folder: Path, run: Sidecar) -> Path:
     """Write `TASK.SPLIT.json` (mteb's format) into `folder`, after `.run.json` (the sidecar) and `.examples.json`.
 
     The sidecar and the result hold the sha256 of the rest of themselves; the result also that of the examples, and of
@@ -88,7 +126,7 @@ def read_result(path: Path) -> Result:
                 raise ValueError(f"it has parts and no {SHA256}; to edit it on purpose, remove both keys")
             values = unsealed(values, path, "results")
         parts = values.get("parts")  # of one made by hand: None
-        run = _part(path, "run", parts)
+        run = cast("Sidecar", _part(path, "run", parts))
         split = run["split"]
         (entry,) = values["scores"][split]
         scores = {key: value for key, value in entry.items() if key not in ("main_score", "hf_subset", "languages")}
@@ -129,7 +167,7 @@ def _part(path: Path, name: str, parts: Mapping[str, str] | None) -> dict[str, A
     return content
 
 
-def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
+def finished(folder: Path, run: Sidecar) -> Result | None:
     """Return the result of exactly this run if it is already there, else None.
 
     Raises:
@@ -245,3 +283,47 @@ def grid_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
         percent = ["" if score is None else f"{100 * score:.2f}" for score in scores]
         rows.append([result.task, result.split, *size, *percent, *counts, *seconds])
     return header, rows
+
+
+class Paths(NamedTuple):
+    """Absolute paths; whether they still lead to what was evaluated is for the reader to verify.
+
+    Attributes:
+        model: Folder of the model; None if it was opened by a name.
+        data: Folder or file of each task, by `TASK.SPLIT`, the name of its result.
+        pooling: What a language model without embedding settings was read with; None: it has its own.
+    """
+
+    model: Path | None = None
+    data: Mapping[str, Path] = {}
+    pooling: str | None = None
+
+
+def write_paths(folder: Path, model: str, tasks: Iterable[Task | MtebTask], *, pooling: str | None = None) -> None:
+    """Write `paths.json` into a folder of results; what it says of other tasks is kept, a damaged one replaced."""
+    data: dict[str, Path] = {}
+    with suppress(BrokenFile):
+        data |= read_paths(folder).data
+    for cell in (cell for task in tasks if isinstance(task, Task) for cell in cells(task)):
+        data[f"{cell.name}.{cell.split_label}"] = cell.path.absolute()
+    opened = str(Path(model).absolute()) if Path(model).is_dir() else None
+    paths = {name: str(path) for name, path in data.items()}
+    write_json(folder / PATHS.file, {"format": PATHS.number, "model": opened, "pooling": pooling, "data": paths})
+
+
+def read_paths(folder: Path) -> Paths:
+    """Return what `paths.json` says in a folder of results; nothing if it is not there."""
+    file = folder / PATHS.file
+    if not file.is_file():
+        return Paths()
+    values = read_json(file, keys=("model", "data", "pooling"), repair=REPAIR, kind=PATHS)
+    with content_of(file, repair=REPAIR):
+        data = {name: _absolute(path) for name, path in values["data"].items()}
+        return Paths(None if values["model"] is None else _absolute(values["model"]), data, values["pooling"])
+
+
+def _absolute(path: str) -> Path:
+    """Return a path, never a name of the Hub or one below the working directory."""
+    if not Path(path).is_absolute():
+        raise ValueError(f"{path!r} is not an absolute path")
+    return Path(path)
