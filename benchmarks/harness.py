@@ -24,10 +24,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
+from embrew.storage.base_model import supports_natively
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 SEED = 0
 SPREAD = 1.6  # a comparison whose ratios differ by more is inconclusive
+SHORT = supports_natively(torch.bfloat16, torch.device("cpu"))  # by the processor's flags, as training chooses it
+ARITHMETIC = "bfloat16" if SHORT else "float32"
+DTYPE = torch.bfloat16 if SHORT else torch.float32
 PACKAGES = ("embrew", "torch", "transformers", "peft")
 
 

@@ -50,7 +50,7 @@ class TwoCopies(nn.Module):
 
     def __init__(self, model: Path, lora: dict[str, Any], memory: Tensor) -> None:
         super().__init__()
-        lm = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16, trust_remote_code=False)
+        lm = AutoModelForCausalLM.from_pretrained(model, dtype=harness.DTYPE, trust_remote_code=False)
         self.frozen = copy.deepcopy(lm).requires_grad_(False)
         lm.config.is_causal = False  # the encoder reads in both directions
         self.encoder = get_peft_model(lm, LoraConfig(**lora))
@@ -127,7 +127,10 @@ def compression(model: Path, rounds: int) -> dict[str, Line]:
         "setting": f"{PARAGRAPHS} paragraphs of at most 128 tokens, 8 memory tokens, LoRA r 16",
         "equality": equality,
         "ours": own,
-        "peer": {**theirs, "with": "bf16 weights, bf16 autocast, peft; forward passes of the encoder alone"},
+        "peer": {
+            **theirs,
+            "with": f"weights and products in {harness.ARITHMETIC}, peft; forward passes of the encoder alone",
+        },
     }
     bytes_of = {}
     for name in ("ours", "peer"):

@@ -2,7 +2,9 @@
 
 MODEL is a folder with a causal language model; the committed results are those of SmolLM2-135M. $EMBREW_DATA names the
 data. Every row runs in its own process on one core and is kept as soon as it is done, so that a run may be stopped, or
-some rows measured again. The exit status is 1 where sides that should compute the same do not, or a process crashed.
+some rows measured again. Both sides compute in bfloat16 where the processor has instructions for it, and in float32
+elsewhere; lines of both kinds of processor are kept side by side. The exit status is 1 where sides that should compute
+the same do not, or a process crashed.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ NAME, ROUNDS, UNEQUAL = "real-model", 5, 3
 ROWS = {
     "contrast": ("real_training", "contrastive step, NLI lengths"),
     "contrast_mixed": ("real_training", "contrastive step, lognormal lengths"),
+    "gradient_cache": ("real_training", "gradient caching"),
     "compression": ("real_methods", "compression step"),
     "ese": ("real_methods", "ESE step"),
     "epic": ("real_methods", "EPIC step"),
@@ -35,7 +38,7 @@ ROWS = {
 }
 """Rows of the benchmark: the module that has a function of this name, and the name of a line without a result."""
 FACTS = ("setting", "equality", "ours", "peer", "bytes", "scores")
-FLAGS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni")
+FLAGS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni", "avx2")
 
 
 def measure(row: str, model: Path, rounds: int, output: Path) -> int:
@@ -87,15 +90,18 @@ def processor_flags() -> list[str]:
 
 def page(record: dict[str, Any]) -> list[str]:
     """Return the result page: the table, then what the sides of each line are made of."""
-    header = ["what", "against", "measured (lowest to highest)", "rounds", "goal", ""]
+    header = ["what", "arithmetic", "against", "measured (lowest to highest)", "rounds", "goal", ""]
     lines = record["lines"]
     rows = [
-        [name, *(str(one[key]) for key in ("against", "shown", "rounds", "goal", "state"))]
-        for name, one in lines.items()
+        [str(one[key]) for key in ("name", "arithmetic", "against", "shown", "rounds", "goal", "state")]
+        for one in lines.values()
     ]
     details = []
-    for name, one in lines.items():
-        details += [f"- **{name}**", *(f"  - {key}: {said(one[key])}" for key in FACTS if key in one)]
+    for one in lines.values():
+        details += [
+            f"- **{one['name']}, {one['arithmetic']}**",
+            *(f"  - {key}: {said(one[key])}" for key in FACTS if key in one),
+        ]
     return [
         f"# {record['model']} on one core",
         "",
@@ -105,7 +111,7 @@ def page(record: dict[str, Any]) -> list[str]:
         "",
         *details,
         "",
-        f"- processor: {', '.join(record['flags']) or 'none of ' + ', '.join(FLAGS)}",
+        *sorted({f"- instructions for {one['arithmetic']}: {', '.join(one['flags'])}" for one in lines.values()}),
         *harness.origin(record),
     ]
 
@@ -124,13 +130,13 @@ def keep(row: str, model: Path, lines: dict[str, Any], folder: Path) -> None:
     around = harness.circumstances(f"python benchmarks/real_model.py {model.name}")
     around["versions"] |= {name: version(name) for name in ("sentence-transformers", "openvino")}
     origin = {"row": row, "commit": around["commit"], "date": around["date"], "load": round(os.getloadavg()[0], 1)}
-    merged = {name: one for name, one in known.items() if one["row"] != row}
-    merged |= {name: {**one, **origin} for name, one in lines.items()}
+    origin |= {"arithmetic": harness.ARITHMETIC, "flags": processor_flags()}
+    merged = {key: one for key, one in known.items() if (one["row"], one["arithmetic"]) != (row, harness.ARITHMETIC)}
+    merged |= {f"{name}, {harness.ARITHMETIC}": {"name": name, **one, **origin} for name, one in lines.items()}
     order = sorted(merged, key=lambda name: list(ROWS).index(merged[name]["row"]))
     record = {
         **around,
         "model": model.name,
-        "flags": processor_flags(),
         "lines": {name: merged[name] for name in order},
     }
     harness.write(NAME, page(record), record, folder)

@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if "EMBREW_CACHE" not in os.environ:  # processes of pytest-xdist inherit it
+    USER_CACHE = tempfile.TemporaryDirectory(prefix="embrew-cache-")
+    os.environ["EMBREW_CACHE"] = USER_CACHE.name
 
 import pytest
 

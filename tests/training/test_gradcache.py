@@ -123,7 +123,7 @@ def test_autocast_is_the_same_in_the_second_pass(make_encoder):
         loss = cached_loss(objective, encoder, batch, Chunks(rows=3))["loss"]
     first = len(seen)
     loss.backward()
-    assert len(seen) == 2 * first and set(seen) == {torch.bfloat16}
+    assert len(seen) == 2 * first - 1 and set(seen) == {torch.bfloat16}  # the graph of the last chunk is kept
 
 
 def test_memory_is_that_of_a_chunk(make_encoder):

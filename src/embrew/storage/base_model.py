@@ -50,7 +50,14 @@ from embrew.storage.foreign import (
     check_weights,
     own_code,
 )
-from embrew.storage.gguf import complete_tokenizer, gguf_arguments, gguf_files, quantization_type
+from embrew.storage.gguf import (
+    complete_tokenizer,
+    conversion_of,
+    gguf_arguments,
+    gguf_files,
+    keep_conversion,
+    quantization_type,
+)
 from embrew.storage.parts import BASE
 from embrew.storage.peft_folder import adapter_config, base_of_adapter
 
@@ -145,11 +152,11 @@ def model_arguments(name: str, **options: Unpack[HubOptions]) -> Iterator[dict[s
     path = local_model(name)
     if path is None:
         yield {"pretrained_model_name_or_path": known_name(name), **options}
-    elif parts := gguf_files(path):
+    elif (parts := gguf_files(path)) and (converted := conversion_of(parts)) is None:
         with gguf_arguments(name, parts) as arguments:
             yield arguments
     else:
-        yield {"pretrained_model_name_or_path": str(path)}
+        yield {"pretrained_model_name_or_path": str(converted if parts else path)}
 
 
 def open_tokenizer_of(
@@ -158,7 +165,7 @@ def open_tokenizer_of(
     """Return the tokenizer of a base model; arguments as of `readable`."""
     path = local_model(name)
     with model_arguments(name, **options) as arguments:
-        if path and (parts := gguf_files(path)):
+        if path and "gguf_file" in arguments and (parts := gguf_files(path)):
             return complete_tokenizer(TokenizersBackend.from_pretrained(trust_remote_code=False, **arguments), parts)
         check_normalizer(name, arguments["pretrained_model_name_or_path"], **options)
         return AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **arguments)
@@ -330,6 +337,8 @@ def open_base(
         prepare_quantized(model)
         cast_weights(model, dtype)
     _probe(model.eval(), name, architecture)
+    if parts and conversion_of(parts) is None:
+        keep_conversion(parts, model, tokenizer)
     if verified and expected is not None:
         return model, tokenizer, expected
     base = base_of(name, revision=getattr(model.config, "_commit_hash", None) or revision)

@@ -1,4 +1,8 @@
-"""GGUF files as base models: which files a path names, and how transformers opens them as plain float weights."""
+"""GGUF files as base models: which files a path names, and how transformers opens them as plain float weights.
+
+Converting a file takes longer than everything else when a small model is opened, so the converted model is kept in the
+user's cache (`keep_conversion`), and opened from there as any folder is.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,24 @@ import importlib
 import importlib.util
 import io
 import logging
+import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+import transformers
 from tokenizers import normalizers
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from embrew.files.checksums import NAME, content_hash, file_sha256, is_intact, write_checksums
 from embrew.files.reading import broken, is_content_error
+from embrew.files.writing import atomic_folder
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +40,7 @@ EMBREW_PREFIX = "embrew."  # begins the keys that our exports for llama.cpp hold
 TOKENS, USER_DEFINED = "tokenizer.ggml.tokens", 4
 NFC = ("qwen2", "deepseek-r1-qwen", "qwen35")
 """Pre-tokenizers (`tokenizer.ggml.pre`) of tokenizers that normalise texts to NFC; a GGUF file does not say so."""
+CACHE_SHARE = 10  # a conversion is kept where it takes at most a tenth of the disk's free bytes
 GPT2_WORDS = ("gpt-2", "gpt2", "phi-2", "smollm", "starcoder", "refact", "olmo", "exaone4", "default")
 """Pre-tokenizers that split texts as GPT-2 does, or by digits too, where no merge joins digits."""
 
@@ -157,13 +168,83 @@ def quantization_type(files: Sequence[Path]) -> str | None:
         return None
 
 
+def cache_folder() -> Path:
+    """Return the folder of converted models: `$EMBREW_CACHE/gguf`, or `embrew/gguf` in the user's cache."""
+    users = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("EMBREW_CACHE") or Path(users) / "embrew") / "gguf"
+
+
+def clear_cache() -> int:
+    """Delete the converted models of the user's cache, and return their bytes. Their GGUF files stay."""
+    size = sum(path.stat().st_size for path in cache_folder().rglob("*") if path.is_file())
+    shutil.rmtree(cache_folder(), ignore_errors=True)
+    return size
+
+
+def conversion_of(files: Sequence[Path]) -> Path | None:
+    """Return the folder in the user's cache that holds a GGUF model converted; None: there is none that is intact."""
+    folder = cache_folder() / _conversion_name(*((file, file.stat().st_mtime_ns) for file in files))
+    return folder if (folder / NAME).is_file() and is_intact(folder) else None
+
+
+@cache
+def _conversion_name(*files: tuple[Path, int]) -> str:
+    """Return the name under which files, with their time of change, are kept: of contents and of the converter."""
+    paths = [file for file, _ in files]
+    contents = file_sha256(paths[0], cached=True) if len(paths) == 1 else content_hash(paths)
+    return f"{contents[:32]}-transformers-{transformers.__version__}"
+
+
+def keep_conversion(files: Sequence[Path], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Keep a GGUF model that was opened in float32 in the user's cache, so that it is not converted again.
+
+    It is not kept where the weights have another dtype, where it would take more than a tenth of the free disk, where
+    the tokenizer's rule is not known (which is to be said each time), or where the tokenizer reads back otherwise. A
+    cache that cannot be written is no error.
+
+    Args:
+        files: files that `gguf_files` returns.
+        model: the model with all of its weights, as converted.
+        tokenizer: its tokenizer, completed.
+    """
+    if model.dtype != torch.float32 or _unknown_word_rule(files) is not None:
+        return
+    folder = cache_folder() / _conversion_name(*((file, file.stat().st_mtime_ns) for file in files))
+    with suppress(OSError):  # FileExistsError among them: another process keeps it at this moment
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+        if size > shutil.disk_usage(folder.parent).free / CACHE_SHARE:
+            return
+        with atomic_folder(folder, marker=NAME, overwrite=True) as new:
+            model.save_pretrained(new)
+            tokenizer.save_pretrained(new)
+            again = AutoTokenizer.from_pretrained(new)
+            if _all_of(again) != _all_of(tokenizer):
+                raise OSError(f"{files[0].name}: its tokenizer reads back otherwise")
+            write_checksums(new)
+        logger.info("%s was converted; the weights are kept in %s (embrew cache --clear)", files[0].name, folder)
+
+
+def _all_of(tokenizer: Any) -> tuple[Any, ...]:
+    """Return all that the tokens of a text, and a chat, depend on."""
+    return tokenizer.backend_tokenizer.to_str(), tokenizer.special_tokens_map, tokenizer.chat_template
+
+
+def _unknown_word_rule(files: Sequence[Path]) -> str | None:
+    """Return the name of a tokenizer's rule to split texts, if it is not known here."""
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+
+    about = metadata(files)
+    rule, known = about.get("tokenizer.ggml.pre"), (*NFC, *GGUF_PRE_TOKENIZER_SPLITS, *GPT2_WORDS)
+    return rule if about.get("tokenizer.ggml.model") == "gpt2" and rule not in known else None
+
+
 def complete_tokenizer(tokenizer: PreTrainedTokenizerBase, files: Sequence[Path]) -> PreTrainedTokenizerBase:
     """Add what a GGUF file does not say about a tokenizer; warn where its words may be split in another way.
 
     Raises:
         ValueError: transformers lost tokens that are found in texts before they are split, such as runs of spaces.
     """
-    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
     from transformers.integrations.gguf.reader import read_gguf_metadata
 
     about = read_gguf_metadata(str(files[0]), (TOKENS,))[0]
@@ -175,15 +256,14 @@ def complete_tokenizer(tokenizer: PreTrainedTokenizerBase, files: Sequence[Path]
             f"{files[0].name}: its tokenizer finds {lost[0]!r} in texts as one token, and the converted one does "
             "not; give the Hugging Face folder or Hub id that the file was made of"
         )
-    words = about.get("tokenizer.ggml.pre")
-    if words in NFC:
+    if about.get("tokenizer.ggml.pre") in NFC:
         tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
-    elif about.get("tokenizer.ggml.model") == "gpt2" and words not in (*GGUF_PRE_TOKENIZER_SPLITS, *GPT2_WORDS):
+    elif (rule := _unknown_word_rule(files)) is not None:
         logger.warning(
             "%s: its tokenizer splits texts by the rule %r, which is not known here; GPT-2's is used, so that some "
             "texts may get other tokens than in the original model",
             files[0].name,
-            words,
+            rule,
         )
     return tokenizer
 

@@ -49,7 +49,8 @@ def cached_loss(
     *Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup* (Gao et al., 2021): all texts are
     embedded without a graph, the loss gives the gradient of every embedding, and each chunk is then embedded again,
     with the random numbers of the first forward pass, to propagate its gradient. Loss and gradients equal those of a
-    single forward pass over the batch; the cost is a second forward pass.
+    single forward pass over the batch; the cost is a second forward pass of every chunk but the last, whose graph is
+    kept.
 
     Chunks hold texts of similar length, which keeps padding short. The second forward pass runs within `backward()`.
     Where embeddings are inserted into the prompts of further texts as soft tokens, these texts are embedded after the
@@ -66,7 +67,7 @@ def cached_loss(
     """
     inputs = objective.inputs
     batch = inputs.complete(encoder, batch)
-    passes = _ChunkedPasses(inputs.embed, encoder, chunks)
+    passes = _ChunkedPasses(inputs.embed, encoder, chunks, keeps_graph=torch.is_grad_enabled())
     with torch.no_grad():
         embeddings, prompted = inputs.embed_all(encoder, batch, passes.forward_without_grad)
     if not torch.is_grad_enabled():
@@ -90,7 +91,7 @@ def cached_loss(
             torch.autograd.backward(prompt_vectors, prompt_grad)
             for role, vectors in source_leaves.items():
                 gradients[role] = gradients[role] if vectors.grad is None else gradients[role] + vectors.grad
-        for role in unprompted:
+        for role in reversed(unprompted):  # the graph of the last chunk is kept
             passes.propagate(role, gradients[role])
         for parameter, grad in zip(learned, leaf_grads[len(leaves) :], strict=True):
             torch.autograd.backward(parameter, grad * scale)
@@ -107,10 +108,15 @@ class _Chunk(NamedTuple):
 
 
 class _ChunkedPasses:
-    """Passes over texts in chunks: forward without a graph, then forward and backward, under the same autocast."""
+    """Passes over texts in chunks: forward without a graph, then forward and backward, under the same autocast.
 
-    def __init__(self, embed: Embed, encoder: Encoder, chunks: Chunks) -> None:
-        self.embed, self.encoder, self.size = embed, encoder, chunks
+    The last chunk is embedded with a graph, which its backward pass needs next, so that it is not embedded again. One
+    chunk's graph at a time is in memory all the same.
+    """
+
+    def __init__(self, embed: Embed, encoder: Encoder, chunks: Chunks, *, keeps_graph: bool) -> None:
+        self.embed, self.encoder, self.size, self.keeps_graph = embed, encoder, chunks, keeps_graph
+        self.last: tuple[_Chunk, Tensor] | None = None  # the last chunk, and its vectors with their graph
         self.chunks_by_role: dict[str, list[_Chunk]] = {}
         device_type = encoder.device.type
         enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
@@ -120,25 +126,36 @@ class _ChunkedPasses:
         """Return the embeddings of the texts of a role, and keep its chunks with the random state of each."""
         embeddings, order, device = [], [], self.encoder.device
         chunks = self.chunks_by_role[role] = []
+        self.last = None
         passes = passes_by_length(tokens, self.encoder.cost, batch_size=self.size.rows, batch_tokens=self.size.tokens)
-        for indices, is_real in passes:
+        for i, (indices, is_real) in enumerate(passes):
             rows = upload(torch.tensor(indices), device) if is_real else None
             chunk = _Chunk(rows, tokens.select(indices), _random_state(device))
-            vectors = self.embed(self.encoder, chunk.tokens)
+            keeps = self.keeps_graph and i == len(passes) - 1 and tokens.soft is None
+            with torch.set_grad_enabled(keeps):
+                vectors = self.embed(self.encoder, chunk.tokens)
+            if keeps:
+                self.last = chunk, vectors
             chunks.append(chunk)
             if is_real:
-                embeddings.append(vectors)
+                embeddings.append(vectors.detach())
                 order += indices
         return select_rows(torch.cat(embeddings, dim=-2), torch.tensor(order).argsort(), dim=-2)
 
     def propagate(self, role: str, gradients: Tensor, soft: Tensor | None = None) -> None:
-        """Embed each chunk again and propagate the gradients of the role's embeddings."""
-        for chunk in self.chunks_by_role.get(role, []):
-            tokens = chunk.tokens if soft is None else chunk.tokens.with_soft(soft)
-            with torch.enable_grad(), _with_random_state(chunk.random_state, self.encoder.device), self.autocast():
-                vectors = self.embed(self.encoder, tokens)
+        """Propagate the gradients of the role's embeddings, one chunk after the other."""
+        for chunk in reversed(self.chunks_by_role.get(role, [])):  # from the last one, so that its graph goes first
+            if self.last is not None and self.last[0] is chunk:
+                vectors, self.last = self.last[1], None
+            else:
+                vectors = self._embed_again(chunk, soft)
             grad = torch.zeros_like(vectors) if chunk.rows is None else gradients.index_select(-2, chunk.rows)
             torch.autograd.backward(vectors, grad.to(vectors.dtype))
+
+    def _embed_again(self, chunk: _Chunk, soft: Tensor | None) -> Tensor:
+        tokens = chunk.tokens if soft is None else chunk.tokens.with_soft(soft)
+        with torch.enable_grad(), _with_random_state(chunk.random_state, self.encoder.device), self.autocast():
+            return self.embed(self.encoder, tokens)
 
 
 class _Replay(torch.autograd.Function):

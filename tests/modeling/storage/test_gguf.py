@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.opening import open_model
 from embrew.recipe import Recipe
+from embrew.storage import gguf
 from embrew.storage.base_model import ASSETS
 from embrew.training.stages import train
 from tests import fresh
@@ -47,6 +49,40 @@ def test_tokens_and_vectors_of_the_original(name: str, tmp_path: Path) -> None:
         rows = [list(encoder.template.rows([text], max_length=64)) for encoder in (ours, theirs)]
         assert rows[0] == rows[1], repr(text)[:80]
     np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=2e-6)
+
+
+def test_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second opening reads the user's cache, and gives the same; a damaged or removed one is made again."""
+    monkeypatch.setenv("EMBREW_CACHE", str(tmp_path / "cache"))
+    file = write_gguf(NANO, tmp_path / "nano.Q8_0.gguf", pre="smollm", weights="Q8_0")
+    first = Encoder.from_pretrained(file, pooling="mean")
+    (kept,) = (tmp_path / "cache" / "gguf").iterdir()
+    parsed: list[Any] = []
+    monkeypatch.setattr(gguf, "_reader", lambda *arguments: parsed.append(arguments))
+    second = Encoder.from_pretrained(file, pooling="mean")
+    assert not parsed and second.base == first.base
+    np.testing.assert_array_equal(second.encode(TEXTS), first.encode(TEXTS))
+    assert second.tokenizer.backend_tokenizer.to_str() == first.tokenizer.backend_tokenizer.to_str()
+    second.save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "base" / file.name).samefile(file)
+    monkeypatch.undo()
+    monkeypatch.setenv("EMBREW_CACHE", str(tmp_path / "cache"))
+    weights = kept / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\1\0")
+    np.testing.assert_array_equal(Encoder.from_pretrained(file, pooling="mean").encode(TEXTS), first.encode(TEXTS))
+    assert gguf.conversion_of((file,)) == kept  # made again
+    assert gguf.clear_cache() > 0 and gguf.conversion_of((file,)) is None
+
+
+def test_no_conversion_is_kept_where_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").write_text("a file, no folder")
+    monkeypatch.setenv("EMBREW_CACHE", str(tmp_path / "cache"))
+    file = write_gguf(NANO, tmp_path / "nano.gguf", pre="smollm")
+    assert Encoder.from_pretrained(file, pooling="mean").encode(TEXTS).shape[1] == 256
+    monkeypatch.setenv("EMBREW_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr(gguf.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    Encoder.from_pretrained(file, pooling="mean")
+    assert not list((tmp_path / "other" / "gguf").iterdir())
 
 
 def test_tokens_that_are_lost_are_named(tmp_path: Path) -> None:
