@@ -18,8 +18,7 @@ from torch import Tensor
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.losses.contrastive import spread_out
-from embrew.methods.distillation import EmbeddingDistillation
-from embrew.methods.ridge import ridge
+from embrew.methods.distillation import EmbeddingDistillation, ridge
 from embrew.methods.teacher_vectors import TeacherVectors, open_teacher
 from embrew.model.pooling import orthogonal
 from embrew.recipe import Recipe, build

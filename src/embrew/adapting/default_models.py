@@ -13,7 +13,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
 from embrew.adapting.defaults import Defaults, shipped
 from embrew.adapting.preparation.prepare import Prepared
-from embrew.free_memory import total_and_free
+from embrew.machine import total_and_free
 from embrew.planning.devices import GIB, device_here
 from embrew.planning.stage import UTILIZATION
 from embrew.storage.base_model import is_cached, local_model, pick_device

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from embrew.adapting.preparation.prepare import check_same
-from embrew.files.checksums import file_sha256
+from embrew.files.checksums import file_sha256, sealed
 from embrew.files.reading import BrokenFile, read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 
 REPAIR = "remove the file; the same command makes it again"

@@ -11,7 +11,6 @@ from typing import Any
 
 from embrew.adapting.defaults import Defaults, ModelDefaults, StageDefaults
 from embrew.adapting.preparation.prepare import Prepared
-from embrew.config.yaml_files import dump_yaml
 from embrew.encoder import Encoder
 from embrew.files.names import public_path
 from embrew.files.writing import atomic_path
@@ -22,6 +21,7 @@ from embrew.recipe.build.stages import objective_keys
 from embrew.recipe.overrides import Override, apply_overrides, as_text, parse_override
 from embrew.recipe.recipe import with_paths
 from embrew.settings.encoder import EncoderSettings
+from embrew.settings.yaml_files import dump_yaml
 
 LEAST_LENGTH, SHARE, SPARE = 16, 0.98, 4  # tokens; share of texts that are not truncated; tokens for BOS, EOS and joins
 MODEL_KEYS = ("revision", "dtype", "attn_implementation", "trust_remote_code", "adapter", "max_length")

@@ -29,9 +29,8 @@ from embrew.adapting.recipes import check_one_process
 from embrew.adapting.starts import STARTS, Start, find_start, start_name, with_earlier, write_starts
 from embrew.distributed import claimed_by_first
 from embrew.files import formats
-from embrew.files.checksums import NAME
+from embrew.files.checksums import NAME, sealed
 from embrew.files.names import public_path
-from embrew.files.sealed import sealed
 from embrew.files.writing import recover, write_json
 from embrew.methods import OBJECTIVES, Objective
 from embrew.opening import check_pooling

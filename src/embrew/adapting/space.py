@@ -33,10 +33,9 @@ from embrew.encoder import Encoder
 from embrew.evaluation.kinds.retrieval import CHUNK, SEARCH_DEPTH, scores_of_ranking, without_self_matches
 from embrew.evaluation.processes import CorpusChunks
 from embrew.files import formats
-from embrew.files.checksums import digest_of
+from embrew.files.checksums import digest_of, sealed
 from embrew.files.names import public_path
 from embrew.files.reading import read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import write_json, write_jsonl
 from embrew.opening import open_model
 from embrew.ranking import top

@@ -13,9 +13,9 @@ from typing import Any, Protocol, cast
 
 from embrew.encoder import Encoder
 from embrew.files import formats
+from embrew.files.checksums import sealed
 from embrew.files.names import path_inside
 from embrew.files.reading import read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.opening import is_bare, is_recipe, open_model
 from embrew.recipe.encoder import recipe_keys

@@ -26,7 +26,7 @@ from embrew.evaluation.task_texts import TRIAL_CONTEXT, check_demonstrations, ta
 from embrew.files import formats
 from embrew.files.reading import read_json
 from embrew.model.contexts import Context
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
 
 SAMPLE, ROUNDS = 64, 3  # number of texts that are timed, and of rounds
 

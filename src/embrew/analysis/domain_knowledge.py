@@ -20,7 +20,7 @@ from embrew.analysis.perplexity import BATCH_TOKENS, Perplexity, perplexity_of
 from embrew.analysis.qa import QA
 from embrew.analysis.separation import Separation, separation_of
 from embrew.encoder import Encoder
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
 from embrew.text_encoder import TextEncoder
 
 MIN_PAIRS = 50  # pairs with different questions and answers; below, d′ is mostly chance

@@ -28,9 +28,9 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import size_of
 from embrew.evaluation.scoring import prepare
 from embrew.evaluation.task import Task
-from embrew.free_memory import total_and_free
+from embrew.machine import total_and_free
 from embrew.model.batching import encode_rows
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
 from embrew.text.template import Template
 from embrew.text.tokens import Tokens
 from embrew.text_encoder import encode_options

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from embrew.config.suggestions import shortened
 from embrew.data.fingerprints import TEXTS, fingerprints, flatten
+from embrew.settings.validation import shortened
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from embrew.evaluation.kinds import KINDS
+from embrew.files.checksums import SHA256, content_sha256, sealed, unsealed
 from embrew.files.formats import RESULT, OtherFormat
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, content_of, read_json
-from embrew.files.sealed import SHA256, content_sha256, sealed, unsealed
 from embrew.files.writing import write_json
 
 logger = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from embrew.config.validation import Fields, check_fields, fields_model
 from embrew.distributed import sum_over_processes, world_size
 from embrew.encoder import Encoder
 from embrew.settings.encoder import EncoderSettings
+from embrew.settings.validation import Fields, check_fields, fields_model
 from embrew.text.tokens import Tokens
 
 if TYPE_CHECKING:

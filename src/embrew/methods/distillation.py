@@ -7,13 +7,15 @@ With e(x) the encoder's embedding of a text x, scaled to length 1, t(x) the teac
     squared:  L = mean over x of ‖s − t(x)‖²
 
 as in *LEAF: Knowledge Distillation of Text Embedding Models with Teacher-Aligned Representations* (arXiv 2509.12539)
-and in the first stage of *Jasper and Stella* (arXiv 2412.19048); texts need no labels. W starts as a ridge regression
-(`ridge`); the teacher's vectors are computed once (`teacher_vectors`).
+and in the first stage of *Jasper and Stella* (arXiv 2412.19048); texts need no labels. The teacher's vectors are
+computed once (`teacher_vectors`). W starts as a ridge regression of them on the untrained embeddings v:
+
+    W = argmin Σ ‖W v − t‖² + λ ‖W‖²,    λ = 0.003 · mean over dimensions of Σ v²
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +30,9 @@ from embrew.encoder import Encoder
 from embrew.float32 import full_float32
 from embrew.methods.base import Batch, Count, CountOrNone, DataRow, NotNegative
 from embrew.methods.embedding import EmbeddingObjective, Inputs, RepeatedTexts, plain_tokens, text_keys
-from embrew.methods.ridge import embeddings_at_rest, ridge
 from embrew.methods.teacher_vectors import TeacherVectors
+from embrew.model.attention import evaluating
+from embrew.model.batching import embed_by_length
 from embrew.model.pooling import Projection, orthogonal, pool
 from embrew.text.texts import SIDES
 from embrew.text.tokens import Tokens
@@ -38,6 +41,22 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 FIT_ROWS = 64  # rows of a batch that W is fitted to
+RIDGE = 0.003
+
+
+def ridge(vectors: Tensor, targets: Tensor) -> Tensor:
+    """Return W `(targets' width, vectors' width)`, computed in float64."""
+    v, t = vectors.double(), targets.double()
+    gram = v.T @ v
+    gram += RIDGE * gram.trace() / len(gram) * torch.eye(len(gram), dtype=gram.dtype)
+    return torch.linalg.solve(gram, v.T @ t).T.float().contiguous()
+
+
+@torch.no_grad()
+def embeddings_at_rest(encoder: Encoder, batches: Sequence[Tokens], embed: Callable[[Tokens], Tensor]) -> Tensor:
+    """Return embeddings of texts on the CPU, without dropout, of all batches concatenated."""
+    with evaluating(encoder):
+        return torch.cat([embed_by_length(embed, tokens.to(encoder.device), encoder.cost).cpu() for tokens in batches])
 
 
 class Student(NamedTuple):

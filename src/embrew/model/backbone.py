@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from embrew.model.adapters import AdapterSwitch, attach_lora, check_rounding, dequantize, merge, quantized_layers
-from embrew.model.attention import Attention
-from embrew.model.dropout import set_attention_dropout
+from embrew.model.attention import Attention, set_attention_dropout
 from embrew.model.forward import check_attention, forward, pack, raw_states, read_layers, write_soft
 from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
 from embrew.model.layers import check_positions, layers_of, max_positions, with_configuration

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from embrew.model.attention import Attention, evaluating
 from embrew.model.batching import Cost
-from embrew.model.cast_weight import CastWeight
 from embrew.model.forward import cost_of, forward, pack, write_soft
+from embrew.model.layers import CastWeight
 from embrew.text.tokens import Tokens
 
 

@@ -1,13 +1,14 @@
-"""The layers of a model without its head: found, replaced in a shallow copy; how many positions they take."""
+"""The layers of a model without its head: found, replaced in a shallow copy; their positions; weights cast once."""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 
 from embrew.text.tokens import Tokens
@@ -233,3 +234,28 @@ def check_takes_branches(inner: Any) -> None:
             "positions in the row; llama2vec trains on such rows: use a model family whose attention takes a mask and "
             "whose positions are rotary or learned (Llama, Qwen, Mistral)"
         )
+
+
+class CastWeight:
+    """A copy of a frozen weight in the dtype of autocast, until the weight changes. Copied or pickled, it is empty.
+
+    A change through `weight.data` is not noticed, since PyTorch does not count it.
+    """
+
+    def __init__(self) -> None:
+        self._copy: tuple[Hashable, Tensor] | None = None
+
+    def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the weight in a dtype; itself, if it has that dtype."""
+        if weight.dtype == dtype:
+            return weight
+        version = None if weight.is_inference() else weight._version  # inference tensors have none
+        key = weight.data_ptr(), version, dtype
+        cached = self._copy  # another thread may replace it
+        if cached is None or cached[0] != key:
+            with torch.inference_mode(False):  # it serves training too
+                cached = self._copy = key, weight.detach().to(dtype)
+        return cached[1]
+
+    def __reduce__(self) -> tuple[type[CastWeight], tuple[()]]:
+        return CastWeight, ()

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from embrew.evaluation.report import Result
+from embrew.files.checksums import sealed
 from embrew.files.formats import REPORT
 from embrew.files.names import shown_path
 from embrew.files.reading import read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import claimed, write_json
 from embrew.progress import progress, within
 from embrew.report.comparison import compare_models

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds.retrieval import RANKING_DEPTH
 from embrew.evaluation.rows import task_retrieval
 from embrew.plot_style import CYCLE, METHODS
 from embrew.report.sample import Key, TaskSample, sample_texts
 from embrew.report.section import Section, Subject
 from embrew.report.verdict import best_and_other
+from embrew.settings.validation import shortened
 
 if TYPE_CHECKING:
     from embrew.evaluation.report import Result

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from embrew.config.suggestions import shortened
+from embrew.settings.validation import shortened
 
 LEFT, RIGHT, TOP, BOTTOM = 30, 350, 14, 228  # area of the points, in a drawing of 360 by 264
 LETTER, LINE = 7.1, 14  # width of a letter, and height of a name

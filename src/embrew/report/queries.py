@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.reranking import candidate_names
 from embrew.evaluation.rows import task_retrieval, task_rows
@@ -21,6 +20,7 @@ from embrew.report.changes import (
 )
 from embrew.report.comparison import TaskScores
 from embrew.report.section import Section, Subject
+from embrew.settings.validation import shortened
 
 LISTED = 10  # maximum number of changes of a task and model that are won, and that are lost
 LISTED_IN_ALL = 1000  # maximum number of changes on the page

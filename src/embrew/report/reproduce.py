@@ -10,10 +10,10 @@ from typing import Any
 from embrew.files.formats import versions
 from embrew.files.names import LOCAL_PREFIX
 from embrew.inspection import command
+from embrew.machine import cores
 from embrew.report.models import Model
 from embrew.report.section import Section, Subject
 from embrew.report.sources import Source
-from embrew.threads import cores
 
 
 def section(subject: Subject) -> Section:

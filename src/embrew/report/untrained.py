@@ -19,7 +19,7 @@ from embrew.evaluation.report import mean_score, size_of
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.scoring import prepare
 from embrew.evaluation.task import Part, Task
-from embrew.files.sealed import sealed
+from embrew.files.checksums import sealed
 from embrew.files.writing import write_json
 from embrew.opening import POOLINGS, is_bare, no_pooling, open_bare
 from embrew.progress import within

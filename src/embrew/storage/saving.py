@@ -55,6 +55,12 @@ from embrew.storage.parts import (
 )
 
 logger = logging.getLogger(__name__)
+REOPEN = """
+import sys
+from embrew.encoder import Encoder
+from embrew.storage.saving import write_reference_vectors
+write_reference_vectors(Encoder, *sys.argv[1:])
+"""
 PACKAGES = ("embrew", "torch", "transformers", "peft", "tokenizers")
 
 
@@ -313,7 +319,7 @@ def _vectors_in_fresh_process(encoder: EncoderModule, folder: Path) -> Tensor:
     """Open the folder in a new Python process, on the CPU, and return the reference vectors."""
     with tempfile.TemporaryDirectory(prefix="embrew-verify-") as scratch:
         out = Path(scratch) / "vectors.safetensors"
-        command = [sys.executable, "-m", "embrew.reopened", str(folder), str(out), "cpu"]
+        command = [sys.executable, "-c", REOPEN, str(folder), str(out), "cpu"]
         command += ["--trust-remote-code"] if encoder.trust_remote_code else []
         command += [] if isinstance(encoder.backbone.model, PeftModel) else ["--merge-adapter"]
         import_path = os.pathsep.join(filter(None, sys.path))  # so that it imports the same modules as this process
@@ -322,3 +328,17 @@ def _vectors_in_fresh_process(encoder: EncoderModule, folder: Path) -> Tensor:
         if completed.returncode:
             raise RuntimeError(f"a fresh process cannot open the saved folder:\n{completed.stderr[-2000:]}")
         return load_file(out)["vectors"]
+
+
+def write_reference_vectors(kind: type[EncoderModule], folder: str, out: str, device: str, *flags: str) -> None:
+    """Open the encoder in `folder`, and write its reference vectors to the safetensors file `out`."""
+    encoder = load_encoder(
+        kind,
+        Path(folder),
+        dtype="auto",
+        device=torch.device(device),
+        attn_implementation=None,
+        merge_adapter="--merge-adapter" in flags,
+        trust_remote_code="--trust-remote-code" in flags,
+    )
+    save_file({"vectors": reference_vectors(encoder)}, out)

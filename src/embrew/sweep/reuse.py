@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from embrew.files import formats
-from embrew.files.sealed import sealed
+from embrew.files.checksums import sealed
 from embrew.files.writing import atomic_folder, write_json
 from embrew.recipe import Recipe
 from embrew.training.run_json import RUN, read_run

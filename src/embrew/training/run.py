@@ -23,8 +23,8 @@ from embrew.recipe import Recipe, build
 from embrew.storage.card import without_scores
 from embrew.storage.loading import final_stage
 from embrew.training import checkpoints
-from embrew.training.launch import check_launch
 from embrew.training.run_json import RUN, RunResults
+from embrew.training.sharding import check_launch
 from embrew.training.stage_evaluation import Evaluate, samples_per_step
 from embrew.training.stage_json import STAGE, StageSettings
 from embrew.training.step import TrainStep

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from transformers import TrainerState
 
-from embrew.config.yaml_files import dump_yaml
 from embrew.data.fingerprints import fingerprints
 from embrew.data.reading import public_name
 from embrew.encoder import Encoder
 from embrew.files import formats
+from embrew.files.checksums import sealed
 from embrew.files.names import public_setting
 from embrew.files.reading import content_of, read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_path
 from embrew.methods import Objective
 from embrew.recipe import Recipe, StageConfig, build
+from embrew.settings.yaml_files import dump_yaml
 from embrew.training.stage_evaluation import (
     Evaluate,
     EvaluateSets,

@@ -15,10 +15,9 @@ from embrew.data.reading import data_identity, files_digest
 from embrew.encoder import Encoder
 from embrew.files import formats
 from embrew.files.checksums import NAME as CHECKSUMS
-from embrew.files.checksums import file_sha256
+from embrew.files.checksums import file_sha256, sealed
 from embrew.files.names import LOCAL_PREFIX, base_name
 from embrew.files.reading import content_of, read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.identity import vectors_hash
 from embrew.recipe import DevRows, Recipe, build

@@ -16,8 +16,8 @@ from embrew.encoder import Encoder
 from embrew.methods import Objective
 from embrew.recipe import Recipe, build
 from embrew.training import checkpoints, sharding
-from embrew.training.launch import sharding_requested
 from embrew.training.run import Run
+from embrew.training.sharding import sharding_requested
 from embrew.training.stage_evaluation import Evaluate
 from embrew.training.step import Chunks, TrainStep
 from embrew.training.trainer import StageTrainer

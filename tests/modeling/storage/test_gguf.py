@@ -19,6 +19,7 @@ from embrew.export.exporting import export_encoder
 from embrew.opening import open_model
 from embrew.recipe import Recipe
 from embrew.storage.base_model import ASSETS
+from embrew.storage.saving import REOPEN
 from embrew.training.stages import train
 from tests import fresh
 from tests.gguf_files import write_gguf
@@ -91,7 +92,7 @@ def test_trained_saved_exported_and_reopened(nano_gguf: Path, tmp_path: Path) ->
     assert not np.allclose(opened.encode(TEXTS), open_model(str(nano_gguf), pooling="mean").encode(TEXTS), atol=1e-4)
     export_encoder(opened, tmp_path / "stock")  # which compares vectors
     out = tmp_path / "vectors.safetensors"
-    fresh.run([sys.executable, "-m", "embrew.reopened", str(tmp_path / "run"), str(out), "cpu"], check=True)
+    fresh.run([sys.executable, "-c", REOPEN, str(tmp_path / "run"), str(out), "cpu"], check=True)
     assert load_file(out)["vectors"].shape[1] == 256
 
 

@@ -19,9 +19,9 @@ from typing import Any, Literal
 from embrew.adapting.preparation.matching import LOOKUP_WORDS, QuestionFinder, TextFinder, identifies, text_key, words
 from embrew.adapting.preparation.question_parts import MIN_QUESTION_WORDS, PartMatcher, parts_of
 from embrew.analysis.qa import QA
-from embrew.config.suggestions import shortened
 from embrew.data.beir import Document, read_beir
 from embrew.data.formats import read_file
+from embrew.settings.validation import shortened
 
 LOGGED = 80  # characters of a text in an error
 

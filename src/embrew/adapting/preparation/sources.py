@@ -10,12 +10,12 @@ from typing import Any
 
 from embrew.adapting.preparation.documents import read_folder
 from embrew.analysis.qa import QA, read_as_trained, read_qa
-from embrew.config.validation import check_fields
-from embrew.config.yaml_files import parse_yaml
 from embrew.data.beir import Document
 from embrew.data.datasets import load
 from embrew.data.reading import HUB_ID, expand, public_name
 from embrew.recipe import DataConfig
+from embrew.settings.validation import check_fields
+from embrew.settings.yaml_files import parse_yaml
 
 REFUSED_KEYS = (
     "weight",

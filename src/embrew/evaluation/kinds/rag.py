@@ -19,7 +19,7 @@ from embrew.evaluation.generator import Generator
 from embrew.evaluation.kinds.retrieval import select_documents, with_setting
 from embrew.evaluation.questions import Question, can_be_found, contains_answer, exact_match, read_questions
 from embrew.evaluation.task import Columns, GridCache, Task, TaskKind, without_instruction
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
 from embrew.text_encoder import TextEncoder, unit_vectors
 
 
