@@ -69,7 +69,8 @@ def average(
         verify: as of `Encoder.save_pretrained`.
 
     Returns:
-        The average; `record["averaged"]` has the inputs with hashes, the weights, and what was tried with its scores.
+        The average; `card_facts["averaged"]` has the inputs with hashes, the weights, and each mixture tried with its
+        scores.
 
     Raises:
         FileNotFoundError: an input is not an encoder's folder, or `dev` does not exist.
@@ -95,7 +96,7 @@ def average(
     mix(mixture)
     record = _record(opened, method, mixture, tried, {} if sets is None else sets.about)
     encoder.steps = max(each.encoder.steps for each, weight in zip(opened, mixture, strict=True) if weight)
-    encoder.record = record
+    encoder.card_facts = record
     if len({re.sub(r"(?m)^seed: .*", "", each.encoder.recipe or "") for each in opened}) > 1:
         encoder.recipe = None
     encoder.save_pretrained(out, overwrite=overwrite, verify=verify)
@@ -143,8 +144,8 @@ def merge_encoder(
     what = "the merged weights give other vectors than the adapters"
     difference = check_same(reference_vectors(encoder), expected, encoder.backbone.dtype, what=what)
     logger.info("merged adapters: %d; largest difference between vectors: %.1e", settings["adapters"], difference)
-    encoder.chain = []
-    encoder.arithmetic = None  # how much of the adapter rounding would take is not known any more
+    encoder.merged_adapters = []
+    encoder.compute_dtype = None  # how much of the adapter rounding would take is not known any more
     encoder.backbone.train_all()
     encoder.save_pretrained(out, overwrite=overwrite, verify=verify)
     return encoder
@@ -219,9 +220,9 @@ def _facts(encoder: Encoder) -> dict[str, Any]:
 def _mixer(read: Sequence[_Input], folders: Sequence[Path], method: Method) -> Callable[[Mixture], None]:
     """Return a function that gives the first encoder the average by a mixture."""
     encoder, factors = read[0].encoder, [each.factors for each in read if each.factors is not None]
-    chains = [[state.tensors for state in each.encoder.chain] for each in read]
+    merged = [[state.tensors for state in each.encoder.merged_adapters] for each in read]
     parts = [copy.deepcopy(trained_parts(each.encoder)) for each in read]  # those of the first are overwritten
-    if len(factors) == len(read) and all(_same(chains[0], chain) for chain in chains[1:]):
+    if len(factors) == len(read) and all(_same(merged[0], adapters) for adapters in merged[1:]):
         mix_weights = _lora_mixer(encoder, factors, method)
     else:
         mix_weights = _weights_mixer(encoder, folders, method)
@@ -285,7 +286,7 @@ def _weights_mixer(encoder: Encoder, folders: Sequence[Path], method: Method) ->
     freed = (merged.pop(0) for _ in folders)
     changes = [{name: (each[name] - start[name]).flatten() for name in names} for each in freed]
     encoder.backbone.merge_adapter()
-    encoder.chain, encoder.merged_to_encode = [], False
+    encoder.merged_adapters, encoder.merged_to_encode = [], False
     encoder.backbone.train_all()
     cast_weights(encoder.backbone.causal_lm, dtype)
 
@@ -337,7 +338,7 @@ def scores_of_mixtures(
     """Return the scores of each mixture; without given ones, those that the docstring of `average` names."""
     tried: dict[Mixture, dict[str, float]] = {}
     device = encoder.device
-    short = encoder.arithmetic == "bfloat16" and supports_natively(torch.bfloat16, device)
+    short = encoder.compute_dtype == "bfloat16" and supports_natively(torch.bfloat16, device)
 
     def score(mixture: Mixture) -> None:
         if mixture not in tried:
@@ -362,7 +363,7 @@ def _record(
     """Return what the card of the average is written from; records of training are kept once, without scores."""
     records: list[dict[str, Any]] = []
     for each in read:
-        past = each.encoder.record
+        past = each.encoder.card_facts
         record = {**without_scores(past), "curves": {}, "kept": {}} if past else {}
         records += [record] if record not in records else []
     averaged = {

@@ -198,7 +198,7 @@ def measure(
     here = RetrievalData(index.documents, dict(queries), {} if data is None else data.qrels)
     of_teacher: list[list[str]] | None = None
     rows = []
-    depth, width = student.backbone.num_layers, student.width
+    depth, width = student.backbone.num_layers, student.pooled_dimensions
     cells: list[tuple[TextEncoder, int | None, int]] = [(teacher, None, width)]
     cells += [(student, count, dims) for count in sorted(layers or [depth]) for dims in (width // 4, width // 2, width)]
     for encoder, count, dims in cells:

@@ -18,7 +18,7 @@ from embrew.recipe import DataConfig, Recipe, build
 from embrew.recipe.build.encoders import compute_dtype
 from embrew.recipe.stage import StageConfig
 from embrew.storage.base_model import pick_device
-from embrew.training.step import Chunks, TrainStep
+from embrew.training.step import MiniBatchSize, TrainStep
 
 T = TypeVar("T")
 LONG_ENOUGH = 3.0  # seconds of a measured step from which the time is taken to grow with the rows
@@ -76,7 +76,7 @@ def seconds_per_step(recipe: Recipe, source: Path | None = None) -> Iterator[flo
             part = build.rows(few, objective, max_rows=size)
             parts.append(objective.precompute(objective.prepare(part, encoder), encoder, None))
         rows = sorted(concatenate_datasets(parts).to_list(), key=lambda row: len(str(row)))
-        step = TrainStep(encoder, objective, Chunks.from_config(stage.batch))
+        step = TrainStep(encoder, objective, MiniBatchSize.from_config(stage.batch))
         in_bfloat16 = compute_dtype(recipe, stage) == "bfloat16"
         count, seconds = 2, 0.0
         _forward_backward(step, spread(rows, count), in_bfloat16)  # the first one allocates

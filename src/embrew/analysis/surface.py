@@ -283,7 +283,7 @@ class TruncatedEncoder:
         chosen = [layer - 1 for layer in self.layers]
 
         def embed(tokens: Tokens, _: int) -> Tensor:
-            pooled = encoder.layers(tokens.to(encoder.device))[chosen, :, :width]
+            pooled = encoder.layer_embeddings(tokens.to(encoder.device))[chosen, :, :width]
             return pooled.transpose(0, 1).flatten(1)
 
         def vectors(template: Template) -> Tensor:

@@ -223,7 +223,7 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cos
 
 
 def encode_rows(
-    rows_of: Callable[[int, int], list[Row]],
+    tokenize: Callable[[int, int], list[Row]],
     total: int,
     embed: Callable[[Tokens, int], Tensor],
     width: int,
@@ -240,7 +240,7 @@ def encode_rows(
     A batch that does not fit into memory is halved, and so are later ones of its size; what fitted is logged.
 
     Args:
-        rows_of: function that returns the rows of texts start..stop-1.
+        tokenize: function that returns the rows of texts start..stop-1.
         total: number of texts.
         embed: function from a batch, and the number of leading tokens that its rows share, to `(batch, width)`.
         width: dimensions of an embedding.
@@ -255,7 +255,7 @@ def encode_rows(
         NotFinite: an embedding is not finite; names the text.
     """
     out = torch.empty(total, width, dtype=torch.float32)
-    windows = ((start, rows_of(start, min(start + WINDOW, total))) for start in range(0, total, WINDOW))
+    windows = ((start, tokenize(start, min(start + WINDOW, total))) for start in range(0, total, WINDOW))
     limit: int | None = None  # padded tokens that fit into memory, once something did not
     with progress(total, "encode", "text", show=show_progress_bar) as bar:
         for start, rows in compute_ahead(windows) if tokenize_ahead else windows:

@@ -152,7 +152,7 @@ def make_portable(encoder: Encoder, reference: ReferenceEncoder, int8: Int8 | No
         "format": EXPORT.number,
         "tolerance": tolerance(encoder.backbone.dtype, encoder.backbone.num_layers),
         "max_length": encoder.max_seq_length,
-        "exported_from": {"max_length": reference.lengths, "data": data_names(encoder.record, steps=encoder.steps)},
+        "exported_from": {"max_length": reference.lengths, "data": data_names(encoder.card_facts, steps=encoder.steps)},
         "encoder": encoder.describe(),
         "versions": {name: version(name) for name in ("embrew", "sentence-transformers", "transformers", "torch")},
         "cases": reference_cases(reference, encoder, longest, prompts, contexts, ids),

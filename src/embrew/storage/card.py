@@ -56,7 +56,7 @@ def model_card(
     Nothing in it depends on the machine: no paths, no times, no hardware.
 
     Args:
-        encoder: described encoder; `encoder.record` has the facts of training.
+        encoder: described encoder; `encoder.card_facts` has the facts of training.
         stock: the prompts of a folder for other software, where the card is for one.
         lengths: the length limits of the encoder that such a folder was exported from.
         notes: parts in Markdown that follow how it is opened.
@@ -86,7 +86,7 @@ def without_scores(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metadata(encoder: EncoderModule, stock: bool) -> ModelCardData:
-    record = encoder.record or {}
+    record = encoder.card_facts or {}
     data = [entry for past in _history(record) for entries in past["data"].values() for entry in entries]
     results = [
         EvalResult(
@@ -145,10 +145,10 @@ def _parts(
         if stock is not None:
             yield MARKERS
     yield from notes
-    if encoder.record is not None:
-        yield _scores(encoder.record)
-        for past in _history(encoder.record):
-            yield _average(past) if "averaged" in past else _training(past, again=past is not encoder.record)
+    if encoder.card_facts is not None:
+        yield _scores(encoder.card_facts)
+        for past in _history(encoder.card_facts):
+            yield _average(past) if "averaged" in past else _training(past, again=past is not encoder.card_facts)
 
 
 def _longest(encoder: EncoderModule, stock: bool, lengths: Mapping[str, int] | None) -> str:

@@ -188,7 +188,7 @@ def load_encoder(
         tensors = read_tensors(folder / PARTS[part])
         with content_of(folder / PARTS[part], also=(RuntimeError,)):
             getattr(encoder, part).load_state_dict(tensors)
-    encoder.chain = [] if settings["full_weights"] else list(merged)
+    encoder.merged_adapters = [] if settings["full_weights"] else list(merged)
     encoder.merged_to_encode = to_encode
     encoder.trust_remote_code = trust_remote_code
     _read_history(encoder, folder, settings)
@@ -198,13 +198,13 @@ def load_encoder(
 def _read_history(encoder: EncoderModule, folder: Path, settings: dict[str, Any]) -> None:
     """Give an encoder its contexts, the folder of its base, and what is known of its training."""
     encoder.contexts = read_contexts(folder)
-    encoder.steps, encoder.arithmetic = settings["steps"], settings["arithmetic"]
+    encoder.steps, encoder.compute_dtype = settings["steps"], settings["arithmetic"]
     if encoder.base.kind == "folder" and (folder / BASE).is_dir():
         encoder.base_folder = (folder / BASE).absolute()
     if (folder / "recipe.yaml").is_file():
         encoder.recipe = (folder / "recipe.yaml").read_text()
     if (folder / RECORD).is_file():
-        encoder.record = read_json(folder / RECORD)
+        encoder.card_facts = read_json(folder / RECORD)
 
 
 def _read_learned(backbone: Backbone, path: Path) -> None:
@@ -271,11 +271,11 @@ def difference_to_base(encoder: EncoderModule) -> str | None:
     """
     if encoder.backbone.is_quantized or not knows_base(encoder):
         return None
-    again = Backbone(open_base_again(encoder, torch.float32 if encoder.chain else None))
-    _replay(again, encoder.chain, Path("adapters"), to=encoder.backbone.dtype)
+    again = Backbone(open_base_again(encoder, torch.float32 if encoder.merged_adapters else None))
+    _replay(again, encoder.merged_adapters, Path("adapters"), to=encoder.backbone.dtype)
     cast_weights(again.causal_lm, encoder.backbone.dtype)
     ours, theirs = (tensors_under_adapter(backbone.causal_lm) for backbone in (encoder.backbone, again))
-    return describe_difference(ours, theirs, exactly=not encoder.chain)
+    return describe_difference(ours, theirs, exactly=not encoder.merged_adapters)
 
 
 def _dtype_of_weights(dtype: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:

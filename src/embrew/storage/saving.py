@@ -79,10 +79,10 @@ def save_encoder(
         logger.warning(
             "the weights under the adapter are not those of %s with %d merged adapters: %s; they are saved whole",
             encoder.base.name,
-            len(encoder.chain),
+            len(encoder.merged_adapters),
             difference,
         )
-        encoder.backbone.owns_weights, encoder.chain = True, []
+        encoder.backbone.owns_weights, encoder.merged_adapters = True, []
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
         adapters = adapters_to_replay(encoder)
         model = encoder.backbone.model
@@ -105,8 +105,8 @@ def save_encoder(
         encoder.contexts = current_contexts(encoder)
         for name, context in encoder.contexts.items():
             write_context(out, name, context)
-        if encoder.record is not None:
-            (out / RECORD).write_text(json.dumps(encoder.record, indent=2, ensure_ascii=False))
+        if encoder.card_facts is not None:
+            (out / RECORD).write_text(json.dumps(encoder.card_facts, indent=2, ensure_ascii=False))
         (out / CARD).write_text(model_card(encoder), encoding="utf-8")
         for name, text in texts.items():
             (out / check_file_name(name, what="extra")).write_text(text)
@@ -126,7 +126,7 @@ def _settings_content(encoder: EncoderModule, *, adapters: int, active_adapter: 
         "active_adapter": active_adapter,
         "full_weights": encoder.backbone.owns_weights,
         "steps": encoder.steps,
-        "arithmetic": encoder.arithmetic,
+        "arithmetic": encoder.compute_dtype,
         "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
         **encoder.settings.as_dict(),
         "versions": versions([*PACKAGES, *([BITSANDBYTES] if encoder.backbone.is_quantized else [])]),

@@ -75,7 +75,7 @@ class RunResults:
             of the dev and guard sets.
         reserved: sorted fingerprints of dev rows that were split off training rows; None if there are none.
         writes: whether this process scores and writes.
-        arithmetic: dtype of the matrix products of each stage.
+        compute_dtypes: dtype of the matrix products of each stage.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class RunResults:
         evaluate: Evaluate | None,
         *,
         writes: bool,
-        arithmetic: Mapping[str, str],
+        compute_dtypes: Mapping[str, str],
         command: Sequence[str],
     ) -> None:
         self.recipe, self.folder, self.evaluate, self.writes = recipe, folder, evaluate, writes
-        self.arithmetic = dict(arithmetic)
+        self.compute_dtypes = dict(compute_dtypes)
         self.sets = evaluate if isinstance(evaluate, EvaluateSets) else None
         check_metric(recipe, evaluate, None if self.sets is None else self.sets.metrics)
         self.reserved: np.ndarray | None = None
@@ -149,7 +149,7 @@ class RunResults:
         rejects = self.rejected(stage.name)
         if rejects is None:
             return
-        self.values.setdefault("arithmetic", {})[stage.name] = self.arithmetic[stage.name]
+        self.values.setdefault("arithmetic", {})[stage.name] = self.compute_dtypes[stage.name]
         counts = {"a_step": per_step, "an_epoch": sum(len(part) for part in parts)}
         self.values.setdefault("samples", {}).setdefault(stage.name, {}).update(counts)
         self.values.get("rejected", {}).pop(stage.name, None)  # what an earlier attempt has left
@@ -179,7 +179,7 @@ class RunResults:
         """Measure the share of the gap closed as stage `index` starts, in the first process; None in the others."""
         config, name = self.recipe.stage_evaluation(index), self.recipe.stages[index].name
         chooses_step = config is not None and config.every is not None and config.metric == formats.GAP
-        bfloat16 = self.arithmetic.get(name) == "bfloat16"
+        bfloat16 = self.compute_dtypes.get(name) == "bfloat16"
         return measure_start(name, objective, rows, encoder, self.values, bfloat16=bfloat16, chooses_step=chooses_step)
 
     def stage_evaluation(self, index: int, encoder: Encoder, gap: GapClosed | None = None) -> StageEvaluation | None:
@@ -215,7 +215,7 @@ class RunResults:
     def _scores(self, encoder: Encoder, stage: str) -> dict[str, float]:
         """Return the encoder's scores, computed in the arithmetic of a stage."""
         assert self.evaluate is not None
-        bfloat16 = self.arithmetic.get(stage) == "bfloat16"
+        bfloat16 = self.compute_dtypes.get(stage) == "bfloat16"
         with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
             scores = dict(self.evaluate(encoder))
         if reserved := {formats.GAP, formats.GAP_OTHER} & scores.keys():

@@ -69,11 +69,11 @@ class StageSettings:
             "hash": self.recipe.stage_hash(index),
             "recipe": self.recipe.public().resolved(index),
             "content": self.inputs(index),
-            "arithmetic": self.arithmetic(index),
+            "arithmetic": self.compute_dtypes(index),
             **self.started_with,
         }
 
-    def arithmetic(self, index: int) -> dict[str, str]:
+    def compute_dtypes(self, index: int) -> dict[str, str]:
         """Return the dtype of the matrix products of stage `index` and those before it.
 
         A stage that was begun in the run's folder keeps its dtype.
