@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from numpy.typing import ArrayLike
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -290,11 +291,11 @@ class Encoder(EncoderModule):
         if str(getattr(name, "value", name)) != "cosine":
             raise ValueError(f"similarity_fn_name={name!r}; an encoder's vectors are compared by cosine")
 
-    def similarity(self, a: Any, b: Any) -> Tensor:
+    def similarity(self, a: ArrayLike, b: ArrayLike) -> Tensor:
         """Return cosine of every pair, float32 `(len(a), len(b))`."""
         return to_unit_length(a) @ to_unit_length(b).T
 
-    def similarity_pairwise(self, a: Any, b: Any) -> Tensor:
+    def similarity_pairwise(self, a: ArrayLike, b: ArrayLike) -> Tensor:
         """Return cosine of a[i] and b[i], float32 `(len(a),)`."""
         return (to_unit_length(a) * to_unit_length(b)).sum(-1)
 

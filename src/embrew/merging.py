@@ -20,6 +20,7 @@ from embrew.files.names import public_path
 from embrew.files.writing import check_free
 from embrew.identity import tokenizer_hash
 from embrew.model.adapters import Factors, adapter_state, lora_factors, lora_of, reopened_lora
+from embrew.model.encoder_module import CardFacts
 from embrew.model.weights import cast_weights, describe_difference, tensors_under_adapter, without_adapter
 from embrew.storage.base_model import supports_natively
 from embrew.storage.card import without_scores
@@ -94,9 +95,9 @@ def average(
         if 1.0 in mixture:
             logger.warning("no average is better on dev than %s alone", inputs[mixture.index(1.0)])
     mix(mixture)
-    record = _record(opened, method, mixture, tried, {} if sets is None else sets.about)
+    facts = _card_facts(opened, method, mixture, tried, {} if sets is None else sets.about)
     encoder.steps = max(each.encoder.steps for each, weight in zip(opened, mixture, strict=True) if weight)
-    encoder.card_facts = record
+    encoder.card_facts = facts
     if len({re.sub(r"(?m)^seed: .*", "", each.encoder.recipe or "") for each in opened}) > 1:
         encoder.recipe = None
     encoder.save_pretrained(out, overwrite=overwrite, verify=verify)
@@ -357,15 +358,19 @@ def scores_of_mixtures(
     return tried
 
 
-def _record(
-    read: Sequence[_Input], method: Method, mixture: Mixture, tried: Mapping[Mixture, Any], about: Mapping[str, Any]
-) -> dict[str, Any]:
+def _card_facts(
+    read: Sequence[_Input],
+    method: Method,
+    mixture: Mixture,
+    tried: Mapping[Mixture, Mapping[str, float]],
+    about: dict[str, dict[str, str]],
+) -> CardFacts:
     """Return what the card of the average is written from; records of training are kept once, without scores."""
-    records: list[dict[str, Any]] = []
+    records: list[CardFacts] = []
     for each in read:
         past = each.encoder.card_facts
-        record = {**without_scores(past), "curves": {}, "kept": {}} if past else {}
-        records += [record] if record not in records else []
+        facts: CardFacts = {**without_scores(past), "curves": {}, "kept": {}} if past else {}
+        records += [facts] if facts not in records else []
     averaged = {
         "method": method,
         "weights": list(mixture),
@@ -376,7 +381,10 @@ def _record(
     scores = {f"averaging, {format_weights(weights)}": dict(each) for weights, each in tried.items()}
     return {
         "stage": f"averaging, {format_weights(mixture)}",
-        **{key: {} for key in ("objectives", "data", "curves", "kept")},
+        "objectives": {},
+        "data": {},
+        "curves": {},
+        "kept": {},
         "scores": scores,
         "about": about,
         "averaged": averaged,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from embrew.files.formats import versions
 
@@ -84,7 +85,7 @@ def model_hash(encoder: TextEncoder) -> str:
     return digest.hexdigest()
 
 
-def space_of(encoder: Any) -> str | None:
+def space_of(encoder: TextEncoder) -> str | None:
     """Return the hash of the model whose documents an encoder's queries are compared with; None: its own."""
     space: str | None = getattr(getattr(encoder, "settings", None), "space", None)
     return space
@@ -98,7 +99,7 @@ def _settings(module: Any) -> dict[str, Any]:
     return dict(module.get_config_dict()) if hasattr(module, "get_config_dict") else {}
 
 
-def tokenizer_sha256(encoder: Any) -> str | None:
+def tokenizer_sha256(encoder: TextEncoder) -> str | None:
     """Return the SHA-256 of a tokenizer: vocabulary, merges, normaliser, pre-tokeniser, post-processor.
 
     Truncation and padding are left out, since calls change them. For a tokenizer written in Python: class, vocabulary,
@@ -169,7 +170,7 @@ def _describe_sentence_transformer(encoder: Any) -> dict[str, Any]:
 BLOCK = 8192  # vectors
 
 
-def checked_vectors(vectors: Any, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
+def checked_vectors(vectors: ArrayLike, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
     """Return vectors as float32.
 
     Args:
@@ -201,7 +202,7 @@ def norms_of(array: np.ndarray) -> np.ndarray:
     return np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.float32)
 
 
-def unit_vectors(vectors: Any, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
+def unit_vectors(vectors: ArrayLike, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
     """Return vectors as float32 of length 1; a zero vector of an empty text stays zero, so its cosines are 0."""
     array = checked_vectors(vectors, what=what, texts=texts)
     norms = norms_of(array)[:, None]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import numpy as np
 import torch
@@ -32,6 +32,36 @@ from embrew.text.texts import Text, check_boolean, check_integer, texts_of
 from embrew.text.tokens import Row, Segment, Tokens, select_masked
 
 logger = logging.getLogger(__name__)
+
+
+class CardFacts(TypedDict, total=False):
+    """Facts of a training that the model card is written from; the content of `training.json`.
+
+    Attributes:
+        stage: the last stage.
+        objectives: type of the objective, by stage.
+        arithmetic: dtype of matrix products, by stage.
+        recipe: the recipe as YAML.
+        data: data sets by stage, each with `name`, `hub`, `split`, `rows`, …, as in `run.json`.
+        scores: scores by set, after each stage; `base`: before the first one.
+        curves: learning curves by stage.
+        kept: the step whose weights were kept, by stage.
+        about: kind, split, size and metric of the evaluation sets.
+        before: facts of the encoder that training started from.
+        averaged: method, weights and inputs of an average, with the facts of the inputs as `records`.
+    """
+
+    stage: str
+    objectives: dict[str, str]
+    arithmetic: dict[str, str]
+    recipe: str
+    data: dict[str, list[dict[str, Any]]]
+    scores: dict[str, dict[str, float]]
+    curves: dict[str, list[Any]]
+    kept: dict[str, int]
+    about: dict[str, dict[str, str]]
+    before: CardFacts
+    averaged: dict[str, Any]
 
 
 class EncoderModule(nn.Module):
@@ -100,7 +130,7 @@ class EncoderModule(nn.Module):
         self.steps = 0
         self.compute_dtype: str | None = None
         self.recipe: str | None = None
-        self.card_facts: dict[str, Any] | None = None
+        self.card_facts: CardFacts | None = None
 
     def encode(
         self,

@@ -21,7 +21,7 @@ from embrew.model.attention import (
     with_short_windows,
 )
 from embrew.model.batching import Cost
-from embrew.model.cpu.packing import Packed
+from embrew.model.cpu.attention import Packed
 from embrew.model.kernels import Bottleneck, two_calls_apply, use_two_calls
 from embrew.model.layers import (
     SHARED,

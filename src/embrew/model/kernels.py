@@ -13,8 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from embrew.model.attention import TWO_CALLS, Attention, first_prompt, give_same_states, key_of, library_states
-from embrew.model.cpu.packing import Packed, attend_each_row
-from embrew.model.cpu.sdpa import float32_on_cpu, sdpa
+from embrew.model.cpu.attention import Packed, attend_each_row, float32_on_cpu, sdpa
 from embrew.text.tokens import Segment, Tokens, upload
 
 

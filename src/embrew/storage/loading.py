@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from peft import PeftModel
@@ -21,7 +21,7 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.writing import recover
 from embrew.model.adapters import MAX_ROUNDED_SHARE, AdapterState, lost_to_rounding, reopened_lora
 from embrew.model.backbone import Backbone
-from embrew.model.encoder_module import EncoderModule
+from embrew.model.encoder_module import CardFacts, EncoderModule
 from embrew.model.weights import cast_weights, describe_difference, tensors_under_adapter, without_adapter
 from embrew.settings.base import Base, Kind
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
@@ -48,7 +48,7 @@ from embrew.storage.parts import (
 
 E = TypeVar("E", bound=EncoderModule)
 logger = logging.getLogger(__name__)
-SETTINGS, RECORD = "embrew.json", "training.json"
+SETTINGS, CARD_FACTS = "embrew.json", "training.json"
 PARTS = {  # trained in addition to the language model
     "head": "head.safetensors",
     "demonstrator": "demonstrations.safetensors",
@@ -203,8 +203,8 @@ def _read_history(encoder: EncoderModule, folder: Path, settings: dict[str, Any]
         encoder.base_folder = (folder / BASE).absolute()
     if (folder / "recipe.yaml").is_file():
         encoder.recipe = (folder / "recipe.yaml").read_text()
-    if (folder / RECORD).is_file():
-        encoder.card_facts = read_json(folder / RECORD)
+    if (folder / CARD_FACTS).is_file():
+        encoder.card_facts = cast(CardFacts, read_json(folder / CARD_FACTS))
 
 
 def _read_learned(backbone: Backbone, path: Path) -> None:

@@ -32,8 +32,8 @@ from embrew.settings.encoder import Demonstration, EncoderSettings
 from embrew.storage.base_model import keep_base, quiet
 from embrew.storage.card import model_card
 from embrew.storage.loading import (
+    CARD_FACTS,
     PARTS,
-    RECORD,
     SETTINGS,
     difference_to_base,
     load_encoder,
@@ -106,7 +106,7 @@ def save_encoder(
         for name, context in encoder.contexts.items():
             write_context(out, name, context)
         if encoder.card_facts is not None:
-            (out / RECORD).write_text(json.dumps(encoder.card_facts, indent=2, ensure_ascii=False))
+            (out / CARD_FACTS).write_text(json.dumps(encoder.card_facts, indent=2, ensure_ascii=False))
         (out / CARD).write_text(model_card(encoder), encoding="utf-8")
         for name, text in texts.items():
             (out / check_file_name(name, what="extra")).write_text(text)

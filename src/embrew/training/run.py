@@ -19,6 +19,8 @@ from embrew.data.fingerprints import set_aside
 from embrew.data.mixing import MixedOrder
 from embrew.encoder import Encoder
 from embrew.files.names import check_path_known
+from embrew.methods.base import DataRow
+from embrew.model.encoder_module import CardFacts
 from embrew.recipe import Recipe, build
 from embrew.storage.card import without_scores
 from embrew.storage.loading import final_stage
@@ -45,7 +47,7 @@ class StageRows(NamedTuple):
 
     rows: Dataset
     order: MixedOrder | None
-    held_out: list[dict[str, Any]]
+    held_out: list[DataRow]
 
 
 class Run:
@@ -78,7 +80,7 @@ class Run:
         self.folders = [folder / stage.name for stage in recipe.stages]
         self.work_folders = [folder / f"{stage.name}.work" for stage in recipe.stages]
         self.start = None if start is None else final_stage(Path(start))
-        self.start_facts: dict[str, Any] | None = None
+        self.start_facts: CardFacts | None = None
         self.settings = StageSettings(recipe, folder, self.start)
         self.compute_dtypes = self.settings.compute_dtypes(len(recipe.stages) - 1)
         self.process = PartialState(cpu=not torch.accelerator.is_available())
@@ -143,7 +145,7 @@ class Run:
         source = self.folders[index - 1] if index else self.start
         encoder = build.starting_encoder(self.recipe, index, source, device=self.process.device)
         if source is not None:
-            self.start_facts = (encoder.card_facts or {}).get("before") if index else encoder.card_facts
+            self.start_facts = (encoder.card_facts or CardFacts()).get("before") if index else encoder.card_facts
         return encoder
 
     def begin(self, index: int) -> dict[str, Any]:
@@ -254,7 +256,7 @@ class Run:
         """Save the encoder after the steps of `training.keep`, without scores, which are those of another step."""
         name, step = self.recipe.stages[index].name, TrainStep(encoder, self.objectives[index])
         tensors = {key: tensor.clone() for key, tensor in checkpoints.trained_tensors(step).items()}
-        record, total = encoder.card_facts or {}, encoder.steps
+        record, total = encoder.card_facts or CardFacts(), encoder.steps
         last = self.results.values["samples"][name]["steps"]  # the encoder's may be an earlier one, the best
         for number in sorted(set(self.arguments[index].keep or ())):
             if number > last:

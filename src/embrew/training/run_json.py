@@ -22,6 +22,8 @@ from embrew.files.names import public_setting
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path
 from embrew.methods import Objective
+from embrew.methods.base import DataRow
+from embrew.model.encoder_module import CardFacts
 from embrew.recipe import Recipe, StageConfig, build
 from embrew.settings.yaml_files import dump_yaml
 from embrew.training.stage_evaluation import (
@@ -174,7 +176,7 @@ class RunResults:
         self.write()
 
     def gap_closed(
-        self, index: int, objective: Objective, rows: Sequence[dict[str, Any]], encoder: Encoder
+        self, index: int, objective: Objective, rows: Sequence[DataRow], encoder: Encoder
     ) -> GapClosed | None:
         """Measure the share of the gap closed as stage `index` starts, in the first process; None in the others."""
         config, name = self.recipe.stage_evaluation(index), self.recipe.stages[index].name
@@ -268,7 +270,7 @@ class RunResults:
         if gap is not None:
             gap.finish(encoder, steps, [] if evaluation is None else curve)
 
-    def card_facts(self, index: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    def card_facts(self, index: int, before: CardFacts | None) -> CardFacts:
         """Return the facts that the card of stage `index` is written from.
 
         Args:
@@ -278,7 +280,7 @@ class RunResults:
         stages, log = self.recipe.stages[: index + 1], self.values
         names = [stage.name for stage in stages]
         about = log.get("sets") or ({} if self.sets is None else self.sets.about)
-        record: dict[str, Any] = {
+        facts: CardFacts = {
             "stage": names[-1],
             "objectives": {},
             "arithmetic": dict(log.get("arithmetic", {})),
@@ -292,7 +294,7 @@ class RunResults:
         for stage in stages:  # presets of one type are different losses
             preset = getattr(build.objective(stage.objective), "preset", None)
             words = "" if preset is None else f", preset {preset}"
-            record["objectives"][stage.name] = stage.objective["type"] + words
+            facts["objectives"][stage.name] = stage.objective["type"] + words
         if before is not None:
-            record["before"] = dict(before)
-        return record
+            facts["before"] = before
+        return facts

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective, Objective
-from embrew.methods.base import ITEM_WEIGHTS
+from embrew.methods.base import ITEM_WEIGHTS, Batch
 from embrew.methods.embedding import Embed
 from embrew.model.batching import passes_by_length
 from embrew.model.weights import check_float32
@@ -42,7 +42,7 @@ class MiniBatchSize:
 
 
 def cached_loss(
-    objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any], mini_batch_size: MiniBatchSize
+    objective: EmbeddingObjective, encoder: Encoder, batch: Batch, mini_batch_size: MiniBatchSize
 ) -> dict[str, Tensor]:
     """Return the loss of the whole batch with gradient caching: activations of one chunk at a time are in memory.
 
@@ -225,7 +225,7 @@ class TrainStep(nn.Module):
             batch: batch that the objective collated.
         """
         device = self.encoder.device
-        on_device: dict[str, Any] = {name: to_device(value, device) for name, value in batch.items()}
+        on_device: Batch = {name: to_device(value, device) for name, value in batch.items()}
         if item_weights is not None:
             on_device[ITEM_WEIGHTS] = item_weights
         if self.has_learned:
