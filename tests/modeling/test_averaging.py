@@ -311,7 +311,7 @@ def run(*words: object) -> tuple[int, str]:
 @pytest.mark.parametrize("trained", [None, "float32", "bfloat16"])
 def test_scored_as_trained(trained: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dev scores are of the arithmetic of training, where the device has it."""
-    encoder: Any = SimpleNamespace(arithmetic=trained, device=torch.device("cpu"))
+    encoder: Any = SimpleNamespace(compute_dtype=trained, device=torch.device("cpu"))
     sets: Any = lambda _: {"dev": float(torch.is_autocast_enabled("cpu"))}  # noqa: E731
     for can in (True, False):
         monkeypatch.setattr("embrew.merging.supports_natively", lambda *_, can=can: can)
