@@ -340,11 +340,11 @@ class Alignment(FrozenDecoder):
         positions = np.flatnonzero(wanted)
         tokens: Tokens = batch["decoded"].select(positions)
         dummies: list[Tensor] = []  # added to states, so that their backward passes run too
-        for rows, counts in sorted(passes_by_length(tokens, lm.cost), key=lambda group: group.counts):
+        for rows, is_real in sorted(passes_by_length(tokens, lm.cost), key=lambda group: group.is_real):
             group = positions[rows]
             student = tokens.select(rows).with_soft(select_rows(memory, batch["source"][group]))
             states = lm.hidden_states(student)
-            if counts:
+            if is_real:
                 yield group.tolist(), sum(dummies, states), student
             else:
                 dummies.append(0.0 * states.sum())

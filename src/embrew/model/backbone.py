@@ -180,8 +180,8 @@ class Backbone(nn.Module):
                 "depends on what follows"
             )
         check_positions(self.inner, tokens)
-        seen = with_configuration(self.inner, is_causal=True, num_layers=num_layers)
-        return shared.states(seen, self.embed, tokens)
+        model = with_configuration(self.inner, is_causal=True, num_layers=num_layers)
+        return shared.states(model, self.embed, tokens)
 
     def read_layers(
         self,

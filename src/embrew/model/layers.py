@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from embrew.text.tokens import Tokens
 
@@ -50,7 +51,7 @@ def layers_of(inner: Any) -> list[nn.Module]:
     return layers * inner.config.num_hidden_layers if len(layers) == 1 and has_module(inner, SHARED) else layers
 
 
-def causal_layers(inner: Any) -> list[str]:
+def causal_layers(inner: PreTrainedModel) -> list[str]:
     """Return the kinds of the layers that mix tokens without attention, so from left to right in every mode."""
     kinds = getattr(getattr(inner, "config", None), "layer_types", None) or ()
     return [kind for kind in kinds if kind not in ATTENTION]
@@ -86,7 +87,7 @@ def with_module(module: Any, path: str, part: nn.Module) -> Any:
     return copied
 
 
-def with_layers(inner: Any, layers: Sequence[nn.Module]) -> Any:
+def with_layers(inner: PreTrainedModel, layers: Sequence[nn.Module]) -> Any:
     """Return a shallow copy of a model without its head, with other layers."""
     copied = with_module(inner, path_of_layers(inner), nn.ModuleList(layers))
     if has_module(inner, SHARED):
@@ -154,7 +155,7 @@ COUNT_IN_ROW = ("bloom", "mpt", "gpt_neo")
 _MAX_POSITIONS: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 
 
-def max_positions(inner: Any) -> float:
+def max_positions(inner: PreTrainedModel) -> float:
     """Return the largest number of tokens of a row; infinity where positions are rotary, or a bias by distance (ALiBi).
 
     A causal LM has as many as the rows of its embedding of positions (GPT-2, OPT, GPT-Neo), or of its table of angles
@@ -182,7 +183,7 @@ def max_positions(inner: Any) -> float:
     return _MAX_POSITIONS[inner]
 
 
-def known_positions(inner: Any) -> float:
+def known_positions(inner: PreTrainedModel) -> float:
     """Return the largest number of tokens of a row that a model was made for, rotary positions included.
 
     Beyond `max_position_embeddings` of its configuration a model with rotary positions reads on, and predicts badly.
@@ -190,13 +191,13 @@ def known_positions(inner: Any) -> float:
     return min(max_positions(inner), getattr(inner.config, "max_position_embeddings", None) or float("inf"))
 
 
-def is_bert_type(inner: Any) -> bool:
+def is_bert_type(inner: PreTrainedModel) -> bool:
     """Return whether a model without its head has the layers of a BERT-type encoder."""
     embeddings = getattr(inner, "embeddings", None)
     return embeddings is not None and not isinstance(embeddings, nn.Embedding)
 
 
-def check_positions(inner: Any, tokens: Tokens) -> None:
+def check_positions(inner: PreTrainedModel, tokens: Tokens) -> None:
     """Raise where a row is longer than the model has positions.
 
     Raises:
@@ -215,7 +216,7 @@ def check_positions(inner: Any, tokens: Tokens) -> None:
         )
 
 
-def check_takes_branches(inner: Any) -> None:
+def check_takes_branches(inner: PreTrainedModel) -> None:
     """Raise where two continuations of a text in one row would not get the states that each gets alone.
 
     Raises:
