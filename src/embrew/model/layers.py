@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from embrew.text.tokens import Tokens
 
@@ -36,7 +36,7 @@ def path_of_layers(inner: Any) -> str:
     raise ValueError(f"{type(inner).__name__} has no layers under a name known here ({', '.join(LAYERS)})")
 
 
-def has_module(module: Any, path: str) -> bool:
+def has_module(module: nn.Module, path: str) -> bool:
     """Return whether a module has one of that dotted path."""
     try:
         module.get_submodule(path)
@@ -96,7 +96,7 @@ def with_layers(inner: PreTrainedModel, layers: Sequence[nn.Module]) -> Any:
     return copied
 
 
-def reads_both_ways(config: Any) -> bool:
+def reads_both_ways(config: PreTrainedConfig) -> bool:
     """Return whether a causal LM's configuration says that its tokens read each other, as in many embedding models."""
     flags = getattr(config, "is_causal", None), getattr(config, "use_bidirectional_attention", None)
     return flags[0] is False or flags[1] is True
