@@ -89,7 +89,7 @@ def forward(
 
 
 def _run(
-    inner: PreTrainedModel,
+    inner: Any,
     embedded: Tensor,
     tokens: Tokens,
     attention: Attention,
