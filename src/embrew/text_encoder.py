@@ -99,7 +99,7 @@ def _settings(module: Any) -> dict[str, Any]:
     return dict(module.get_config_dict()) if hasattr(module, "get_config_dict") else {}
 
 
-def tokenizer_sha256(encoder: TextEncoder) -> str | None:
+def tokenizer_sha256(encoder: Any) -> str | None:
     """Return the SHA-256 of a tokenizer: vocabulary, merges, normaliser, pre-tokeniser, post-processor.
 
     Truncation and padding are left out, since calls change them. For a tokenizer written in Python: class, vocabulary,
