@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM
 from embrew.data.datasets import load
 from embrew.recipe import Recipe, build
 from embrew.text.tokens import Tokens
-from embrew.training.step import Chunks, TrainStep
+from embrew.training.step import MiniBatchSize, TrainStep
 
 TRIPLETS = 32
 LOSS, GRADIENT = 0.02, 0.99  # largest relative difference of losses, smallest cosine of gradients
@@ -281,7 +281,7 @@ def gradient_cache(model: Path, rounds: int) -> dict[str, Line]:
             plain.losses[0]()
 
     def cached(size: int) -> Side:
-        chunked = TrainStep(step.encoder, step.objective, Chunks(rows=size))
+        chunked = TrainStep(step.encoder, step.objective, MiniBatchSize(rows=size))
         return Side(chunked, lambda: chunked(**step.objective.collate(rows, step.encoder, seed=harness.SEED))["loss"])
 
     sides = {size: cached(size) for size in CHUNKS}

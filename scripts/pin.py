@@ -59,7 +59,7 @@ def cases(folder: Path) -> Pins:
     make = models.make_encoder._get_wrapped_function()(models.tokenizer._get_wrapped_function()())
     pins: Pins = {}
     for (objective, settings), name in zip(battery.CASES, battery.IDS, strict=True):
-        for chunks in (None, matrix.Chunks(rows=2)):
+        for chunks in (None, matrix.MiniBatchSize(rows=2)):
             if chunks is not None and objective not in matrix.EMBEDDING:
                 continue
             torch.manual_seed(0)

@@ -13,7 +13,7 @@ from result_cells import page_of, result
 from result_scores import KEYS, Comparison, comparisons
 from verdicts import AGAINST, FOR, NOT_MEASURED, NOT_RUN, OPEN, REFUTED, REPRODUCED, UNRESOLVED, VERDICTS, combine
 
-from embrew.config.yaml_files import parse_yaml
+from embrew.settings.yaml_files import parse_yaml
 
 PLACES = {"real": "SmolLM2", "world": "small world"}
 ORDERING = ("method", "claim", "paper", "setting", *PLACES)

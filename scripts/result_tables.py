@@ -23,7 +23,7 @@ from result_cells import NO_TEXT, NOT_MEASURED, Column, Row, filled, find, has_r
 from result_orderings import read_orderings
 from result_report import HELD, Report
 
-from embrew.config.yaml_files import parse_yaml
+from embrew.settings.yaml_files import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 DEFINITIONS = ROOT / "docs" / "tables.yaml"

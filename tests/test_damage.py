@@ -255,7 +255,7 @@ def test_folders_without_checksums_open_and_say_so_once(
     said = [record.getMessage() for record in caplog.records if "damage" in record.getMessage()]
     assert len(said) == 1 and "\n" not in said[0] and "is not detected; save it again" in said[0]
     encoder = Encoder.from_pretrained(folder, device="cpu")
-    encoder.record = None
+    encoder.card_facts = None
     encoder.save_pretrained(tmp_path / "again")
     assert read_checksums(tmp_path / "again") and read_checksums(tmp_path / "again" / "contexts" / "task")
 

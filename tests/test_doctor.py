@@ -14,7 +14,7 @@ import torch
 from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
-from embrew import doctor, threads
+from embrew import doctor, machine
 from embrew.cli import app
 from embrew.doctor import Finding
 from embrew.storage import base_model
@@ -41,7 +41,7 @@ def test_load_memory_and_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(doctor, "cores", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 0, 0))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(threads, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("3000000000")
     (tmp_path / "memory.current").write_text("2500000000")
     lines = {line.name: line for line in (*doctor.machine(), *doctor.devices())}

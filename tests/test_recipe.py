@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embrew.config.yaml_files import dump_yaml, parse_yaml
 from embrew.data.reading import data_identity
 from embrew.recipe import Recipe, build, list_launches, list_recipes
 from embrew.recipe.overrides import apply_overrides, parse_override
+from embrew.settings.yaml_files import dump_yaml, parse_yaml
 from tests.characters import CHARACTERS
 
 FOLDER = Path(str(resources.files("embrew") / "recipes"))

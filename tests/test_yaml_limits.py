@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from embrew.config.yaml_files import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, line_of, parse_yaml
 from embrew.evaluation.suites import read_suite
 from embrew.recipe import Recipe
 from embrew.recipe.overrides import parse_override
+from embrew.settings.yaml_files import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, line_of, parse_yaml
 from embrew.sweep.rows import read_sweep
 
 LETTERS = "abcdefghi"

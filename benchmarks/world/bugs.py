@@ -72,7 +72,7 @@ def foreign_demonstrations() -> Iterator[None]:
 
     def prompt_vectors(self: Any, encoder: Any, embeddings: dict[str, Any], batch: dict[str, Any]) -> Any:
         size = len(batch["query_keys"])
-        owners = batch["owners"]
+        owners = batch["query_indices"]
         first = [int((owners[size:] == row).nonzero()[0]) + size for row in range(size)]
         documents = embeddings["document"]
         swapped = documents[..., first, :] if documents.ndim == 3 else documents[first]

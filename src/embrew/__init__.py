@@ -10,13 +10,13 @@ from embrew.peft_import import defer_bitsandbytes
 if TYPE_CHECKING:
     from embrew.adapting import adapt
     from embrew.analysis.memory import effective_tokens, memory_similarity, pool_over
-    from embrew.averaging import average
     from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of, update_corpus
     from embrew.data import Document
     from embrew.encoder import Encoder
     from embrew.evaluation import evaluate
     from embrew.export.exporting import export_encoder
     from embrew.losses import info_nce
+    from embrew.merging import average
     from embrew.model.contexts import Context
     from embrew.recipe import Recipe
     from embrew.search import SearchIndex
@@ -33,7 +33,7 @@ _MODULES = {
     "Recipe": "embrew.recipe",
     "SearchIndex": "embrew.search",
     "adapt": "embrew.adapting",
-    "average": "embrew.averaging",
+    "average": "embrew.merging",
     "effective_tokens": "embrew.analysis.memory",
     "encode_corpus": "embrew.corpus",
     "evaluate": "embrew.evaluation",

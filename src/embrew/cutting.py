@@ -40,8 +40,8 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
         smaller.truncate_dim = truncate_dim
     fewer_layers = num_layers is not None and num_layers < backbone.num_layers
     narrower = truncate_dim is not None and truncate_dim < encoder.get_embedding_dimension()
-    if encoder.record is not None and (fewer_layers or narrower):
-        smaller.record = without_scores(encoder.record)  # those are of the full encoder
+    if encoder.card_facts is not None and (fewer_layers or narrower):
+        smaller.card_facts = without_scores(encoder.card_facts)  # those are of the full encoder
     if num_layers is None or num_layers == backbone.num_layers:
         return smaller
     smaller.num_layers = num_layers

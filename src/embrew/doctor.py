@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.requirements import Requirement
 
-from embrew.free_memory import total_and_free
-from embrew.threads import cores
+from embrew.machine import cores, total_and_free
 
 if TYPE_CHECKING:
     import numpy as np

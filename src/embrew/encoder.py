@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from numpy.typing import ArrayLike
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -145,7 +146,7 @@ class Encoder(EncoderModule):
             quantization=in_4_bits,
         )
         backbone = Backbone(model)
-        chain = [] if adapter is None else [apply_adapter(backbone, str(adapter))]
+        merged_adapters = [] if adapter is None else [apply_adapter(backbone, str(adapter))]
         if merge_dtype != weights_dtype:
             cast_weights(backbone.causal_lm, weights_dtype)
         backbone.to(device)
@@ -162,7 +163,7 @@ class Encoder(EncoderModule):
             load_dense(str(name), stock, encoder)
         if stock is not None and in_4_bits is None:
             check_as_stock(str(name), stock, encoder)
-        encoder.chain = chain
+        encoder.merged_adapters = merged_adapters
         encoder.trust_remote_code = trust_remote_code
         if base.kind == "folder":
             encoder.base_folder = Path(known_name(str(name))).absolute()  # it is read again when the encoder is saved
@@ -224,14 +225,15 @@ class Encoder(EncoderModule):
                 logger.info("a second copy of the original %s is in memory", self.base.name)
 
     def merge_adapter(self) -> None:
-        """Add the adapter to the weights; if these are the base's, keep it in `chain`, so that saving can replay it.
+        """Add the adapter to the weights; if these are the base's, keep it in `merged_adapters` too.
 
-        A stage then trains a new adapter; one that was merged when the encoder was opened is not continued either.
+        Saving writes those adapters, and opening merges them again. A stage then trains a new adapter; one that was
+        merged when the encoder was opened is not continued either.
         """
         self.merged_to_encode = False
         if isinstance(self.backbone.model, PeftModel):
             if not self.backbone.owns_weights:
-                self.chain.append(adapter_state(self.backbone.model))
+                self.merged_adapters.append(adapter_state(self.backbone.model))
             self.backbone.merge_adapter()
 
     def generate(
@@ -289,11 +291,11 @@ class Encoder(EncoderModule):
         if str(getattr(name, "value", name)) != "cosine":
             raise ValueError(f"similarity_fn_name={name!r}; an encoder's vectors are compared by cosine")
 
-    def similarity(self, a: Any, b: Any) -> Tensor:
+    def similarity(self, a: ArrayLike, b: ArrayLike) -> Tensor:
         """Return cosine of every pair, float32 `(len(a), len(b))`."""
         return to_unit_length(a) @ to_unit_length(b).T
 
-    def similarity_pairwise(self, a: Any, b: Any) -> Tensor:
+    def similarity_pairwise(self, a: ArrayLike, b: ArrayLike) -> Tensor:
         """Return cosine of a[i] and b[i], float32 `(len(a),)`."""
         return (to_unit_length(a) * to_unit_length(b)).sum(-1)
 
@@ -301,7 +303,7 @@ class Encoder(EncoderModule):
     def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
         """Within this context, embeddings keep that many leading dimensions where a call does not say otherwise."""
         before = self.truncate_dim
-        self.truncate_dim = check_integer("truncate_dim", truncate_dim, maximum=self.width)
+        self.truncate_dim = check_integer("truncate_dim", truncate_dim, maximum=self.pooled_dimensions)
         try:
             yield
         finally:

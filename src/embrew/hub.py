@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import cast
 
 from huggingface_hub import (
     CommitOperationAdd,
@@ -27,8 +28,9 @@ from embrew.files.checksums import CARD, NAME, read_checksums
 from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import read_json
 from embrew.inspection import inspect
+from embrew.model.encoder_module import CardFacts
 from embrew.storage.card import data_names
-from embrew.storage.loading import RECORD, final_stage
+from embrew.storage.loading import CARD_FACTS, final_stage
 from embrew.storage.parts import CONTEXTS, check_folder
 
 TEXT_FILES = (".json", ".md", ".yaml", ".txt", ".jinja")
@@ -102,8 +104,9 @@ def publication(folder: str | Path) -> Publication:
     names = (file.relative_to(path).as_posix() for file in sorted(path.rglob("*")) if file.is_file())
     left_out = tuple(name for name in names if name not in files and name != CARD)
     if kind is ENCODER:
-        record = read_json(path / RECORD, keys=("data",)) if (path / RECORD).is_file() else None
-        base, data = values["base"]["name"], data_names(record, steps=values["steps"])
+        facts_file = path / CARD_FACTS
+        facts = cast(CardFacts, read_json(facts_file, keys=("data",))) if facts_file.is_file() else None
+        base, data = values["base"]["name"], data_names(facts, steps=values["steps"])
     else:
         base, data = values["encoder"]["base"]["name"], values.get("exported_from", {}).get("data")
     return Publication(files, left_out, card, base, None if data is None else tuple(data))

@@ -20,7 +20,7 @@ from embrew.model.weights import tensors_under_adapter
 
 def adapters_to_replay(encoder: EncoderModule) -> list[AdapterState]:
     """Return the adapters that a reader merges into the base; none if whole weights are saved, which hold them."""
-    return [] if encoder.backbone.owns_weights else list(encoder.chain)
+    return [] if encoder.backbone.owns_weights else list(encoder.merged_adapters)
 
 
 def settings_of(encoder: EncoderModule) -> dict[str, Any]:

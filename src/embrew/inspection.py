@@ -10,6 +10,7 @@ from statistics import mean
 from typing import Any, Literal, NamedTuple
 
 from embrew.files import checksums, formats
+from embrew.files.checksums import unsealed
 from embrew.files.formats import (
     ADAPTED,
     CONTEXT,
@@ -26,7 +27,6 @@ from embrew.files.formats import (
 )
 from embrew.files.names import LOCAL_PREFIX
 from embrew.files.reading import content_of, read_json
-from embrew.files.sealed import unsealed
 from embrew.files.writing import is_held
 
 State = Literal["finished", "stopped", "running", "damaged", "unreadable", "empty", "unknown"]

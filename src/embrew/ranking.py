@@ -1,7 +1,8 @@
-"""Rank documents: the largest scores of a matrix, BM25, and the fusion of rankings."""
+"""Rank documents: the largest scores of a matrix, BM25, the fusion of rankings; draw samples that keep the order."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TypeVar
@@ -11,6 +12,7 @@ import numpy as np
 RRF = 60  # the constant of reciprocal rank fusion, as in its paper
 FUSION_DEPTH = 100  # documents of each ranking that are fused
 T = TypeVar("T", int, str)
+Item = TypeVar("Item")
 
 
 class BM25:
@@ -79,3 +81,15 @@ def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     values = np.take_along_axis(scores, columns, axis=1)
     order = np.argsort(-values, axis=1, kind="stable")
     return np.take_along_axis(values, order, axis=1), np.take_along_axis(columns, order, axis=1)
+
+
+def sample_in_order(items: Sequence[Item], count: int | None, *, seed: int) -> list[Item]:
+    """Return up to `count` items in their order; all of them if `count` is None.
+
+    Examples:
+        >>> sample_in_order("abcdef", 3, seed=0)
+        ['a', 'd', 'f']
+    """
+    if count is None or len(items) <= count:
+        return list(items)
+    return [items[i] for i in sorted(random.Random(seed).sample(range(len(items)), count))]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from embrew.files.formats import versions
 
@@ -93,7 +94,7 @@ def model_hash(encoder: TextEncoder) -> str:
     return digest.hexdigest()
 
 
-def space_of(encoder: Any) -> str | None:
+def space_of(encoder: TextEncoder) -> str | None:
     """Return the hash of the model whose documents an encoder's queries are compared with; None: its own."""
     space: str | None = getattr(getattr(encoder, "settings", None), "space", None)
     return space
@@ -178,7 +179,7 @@ def _describe_sentence_transformer(encoder: Any) -> dict[str, Any]:
 BLOCK = 8192  # vectors
 
 
-def checked_vectors(vectors: Any, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
+def checked_vectors(vectors: ArrayLike, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
     """Return vectors as float32.
 
     Args:
@@ -210,7 +211,7 @@ def norms_of(array: np.ndarray) -> np.ndarray:
     return np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.float32)
 
 
-def unit_vectors(vectors: Any, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
+def unit_vectors(vectors: ArrayLike, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
     """Return vectors as float32 of length 1; a zero vector of an empty text stays zero, so its cosines are 0."""
     array = checked_vectors(vectors, what=what, texts=texts)
     norms = norms_of(array)[:, None]

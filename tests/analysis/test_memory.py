@@ -70,7 +70,9 @@ def test_similarity_is_the_mean_over_texts_of_cosines(make_encoder):
         wanted = np.zeros((4, 4))
         with torch.no_grad():
             for text in SENTENCES:
-                states = encoder.memory(encoder.tokens([text], instruction=instruction, max_length=limit))[0].double()
+                states = encoder.memory_states(encoder.tokenize([text], instruction=instruction, max_length=limit))[
+                    0
+                ].double()
                 for i in range(4):
                     for j in range(4):
                         wanted[i, j] += torch.cosine_similarity(states[i], states[j], dim=0).item() / len(SENTENCES)
@@ -83,7 +85,7 @@ def test_pooling_over_effective_tokens(make_encoder):
     encoder = make_encoder(memory_tokens=4, normalize=False, prompts={"query": "q: "})
     fewer = pool_over(encoder, [1, 3])
     with torch.no_grad():
-        states = encoder.memory(encoder.tokens(SENTENCES))
+        states = encoder.memory_states(encoder.tokenize(SENTENCES))
     np.testing.assert_allclose(fewer.encode(SENTENCES), states[:, [1, 3]].mean(1), atol=1e-6)
     np.testing.assert_allclose(encoder.encode(SENTENCES), states.mean(1), atol=1e-6)  # untouched
     np.testing.assert_array_equal(pool_over(encoder).encode(SENTENCES), encoder.encode(SENTENCES))

@@ -123,7 +123,7 @@ def test_no_two_layers_are_held_at_once(make_encoder):
 
     encoder = make_encoder(memory_tokens=0, attention="causal")
     alive = []
-    tokens = encoder.tokens(SENTENCES)
+    tokens = encoder.tokenize(SENTENCES)
 
     def read(number, weights):
         assert all(weak() is None for weak in alive), number

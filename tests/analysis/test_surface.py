@@ -83,8 +83,10 @@ def test_every_cell_equals_evaluate_of_the_cut_encoder(case, make_encoder, sts, 
 def test_every_text_is_computed_once(make_encoder, sts, retrieval, monkeypatch):
     """One pass over the layers for each text and side, however many cells there are."""
     encoder, rows = make_encoder(prompts=PROMPTS), []
-    whole = type(encoder).layers
-    monkeypatch.setattr(type(encoder), "layers", lambda self, tokens: rows.append(len(tokens)) or whole(self, tokens))
+    whole = type(encoder).layer_embeddings
+    monkeypatch.setattr(
+        type(encoder), "layer_embeddings", lambda self, tokens: rows.append(len(tokens)) or whole(self, tokens)
+    )
     surface_of(encoder, [find_task(sts), find_task(retrieval), find_task(sts, name="again")], dims=[2, 4, 8])
     assert sum(rows) == 60 + 40 + 12
 
@@ -126,7 +128,7 @@ def test_a_task_s_instruction_is_a_prompt(make_encoder, sts):
 def test_vectors_that_need_more_than_half_of_the_free_memory_are_refused(make_encoder, sts, monkeypatch):
     encoder = make_encoder()
     monkeypatch.setattr("embrew.analysis.surface.total_and_free", lambda: (10**9, 2 * 2 * 60 * 32 * 4 - 2))
-    monkeypatch.setattr(type(encoder), "layers", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr(type(encoder), "layer_embeddings", lambda *_: pytest.fail("computed"))
     with pytest.raises(ValueError, match="2 layers × 60 texts × 32 dimensions .*half of the free memory"):
         surface_of(encoder, [find_task(sts)])
 

@@ -61,8 +61,8 @@ def test_raw_vectors_of_an_encoder(make_encoder):
     encoder = make_encoder(prompts={"document": "doc: "})
     raw = unnormalised(encoder)
     with torch.no_grad():
-        wanted = encoder(encoder.tokens(SENTENCES)).numpy()
-        documents = encoder(encoder.tokens(SENTENCES, instruction="doc: ")).numpy()
+        wanted = encoder(encoder.tokenize(SENTENCES)).numpy()
+        documents = encoder(encoder.tokenize(SENTENCES, instruction="doc: ")).numpy()
     np.testing.assert_allclose(vectors_of(raw, SENTENCES, batch_tokens=100), wanted, atol=1e-5)
     np.testing.assert_allclose(vectors_of(raw, SENTENCES, side="document"), documents, atol=1e-5)
     assert encoder.normalize  # the encoder itself is as it was

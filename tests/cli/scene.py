@@ -106,7 +106,7 @@ def write_small(place: Path, model: Path) -> None:
 def write_rest(place: Path) -> None:
     """Whole weights, an encoder without an adapter, an export and an index."""
     encoder = Encoder.from_pretrained(place / "encoder", merge_adapter=True)
-    encoder.contexts, encoder.chain = {}, []
+    encoder.contexts, encoder.merged_adapters = {}, []
     encoder.backbone.train_all()
     encoder.save_pretrained(place / "merged", verify="off")
     plain = Encoder.from_pretrained(place / "model", template="{text}", pooling="mean", attention="causal")

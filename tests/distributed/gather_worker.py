@@ -34,7 +34,7 @@ from embrew.methods import (
 )
 from embrew.methods.embedding import text_keys
 from embrew.settings.encoder import Demonstrations, Pooling
-from embrew.training.step import Chunks, TrainStep
+from embrew.training.step import MiniBatchSize, TrainStep
 from tests.conftest import SENTENCES, stir
 
 WORLD = 2
@@ -188,7 +188,10 @@ def unequal(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
         built = encoder(folder)
         found[f"unequal, {name}"] = TrainStep(built, objective), pairs_of(built, objective, negatives, first=1)
     cached = encoder(folder)
-    found["unequal, contrastive, cached"] = TrainStep(cached, base, Chunks(rows=1)), found["unequal, contrastive"][1]
+    found["unequal, contrastive, cached"] = (
+        TrainStep(cached, base, MiniBatchSize(rows=1)),
+        found["unequal, contrastive"][1],
+    )
     in_context: dict[str, tuple[InContext, Demonstrations]] = {
         "epic": (Epic(temperature=0.2, plain_weight=0.5), Demonstrations(compress="pair")),
         "icl": (InContext(temperature=0.2, mask_demo_negatives=True), Demonstrations(compress="none")),
@@ -243,7 +246,7 @@ def main(folder: str, out: str) -> None:
     assert (distributed.get_world_size(), distributed.get_rank()) == (WORLD, rank)
     for name, (module, (shards, _)) in found.items():
         wrapped = DistributedDataParallel(module)  # averages gradients over processes, as in training
-        if getattr(module, "chunks", None) is None:
+        if getattr(module, "mini_batch_size", None) is None:
             result = measure(wrapped, shards[rank], module.named_parameters)
         else:  # as StageTrainer does it
             with wrapped.no_sync():

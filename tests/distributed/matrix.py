@@ -28,7 +28,7 @@ from embrew.recipe import StageConfig, build
 from embrew.settings.encoder import Demonstrations, Pooling
 from embrew.training import sharding
 from embrew.training.checkpoints import trained_tensors
-from embrew.training.step import Chunks, TrainStep
+from embrew.training.step import MiniBatchSize, TrainStep
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, stir
 from tests.objectives import cases
@@ -264,7 +264,7 @@ def train(case: Case, folder: str) -> dict[str, Tensor]:
     args = build.training_arguments(stage, objective, Path("unused"), seed=3)
     if case.sharded:
         sharding.shard(encoder, torch.device("cpu"), compute=torch.bfloat16 if case.bf16 else None)
-    step = TrainStep(encoder, objective, Chunks(rows=2) if case.cached else None)
+    step = TrainStep(encoder, objective, MiniBatchSize(rows=2) if case.cached else None)
     trainer = StageTrainer(step, args, rows, str(case))
     assert trainer.fit(None) == training["max_steps"]
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]

@@ -13,8 +13,8 @@ import typer
 import yaml
 
 from embrew.cli.analyze import app
-from embrew.config.yaml_files import list_shipped
 from embrew.recipe import build, list_recipes
+from embrew.settings.yaml_files import list_shipped
 from embrew.sweep.rows import read_sweep
 
 ROOT = Path(__file__).parents[2]

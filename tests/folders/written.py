@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from embrew.analysis.uniformity import evaluation_of
 from embrew.cli import app
-from embrew.config.yaml_files import dump_yaml
 from embrew.corpus import encode_corpus, encoding
 from embrew.encoder import Encoder
 from embrew.files.formats import REPORT
@@ -21,6 +20,7 @@ from embrew.files.writing import write_json
 from embrew.methods.teacher_vectors import TeacherVectors
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
+from embrew.settings.yaml_files import dump_yaml
 from embrew.storage import base_model
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer

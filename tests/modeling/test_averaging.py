@@ -22,12 +22,12 @@ from typer.testing import CliRunner
 
 import embrew
 from embrew import average
-from embrew.averaging import _shares, scores_of_mixtures
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
 from embrew.hub import publication
 from embrew.inspection import inspect
+from embrew.merging import _shares, scores_of_mixtures
 from embrew.settings.encoder import Pooling
 from embrew.training.stages import train
 from tests import fresh
@@ -311,10 +311,10 @@ def run(*words: object) -> tuple[int, str]:
 @pytest.mark.parametrize("trained", [None, "float32", "bfloat16"])
 def test_scored_as_trained(trained: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dev scores are of the arithmetic of training, where the device has it."""
-    encoder: Any = SimpleNamespace(arithmetic=trained, device=torch.device("cpu"))
+    encoder: Any = SimpleNamespace(compute_dtype=trained, device=torch.device("cpu"))
     sets: Any = lambda _: {"dev": float(torch.is_autocast_enabled("cpu"))}  # noqa: E731
     for can in (True, False):
-        monkeypatch.setattr("embrew.averaging.supports_natively", lambda *_, can=can: can)
+        monkeypatch.setattr("embrew.merging.supports_natively", lambda *_, can=can: can)
         tried = scores_of_mixtures(encoder, lambda _: None, sets, [(0.5, 0.5)], 2)
         assert tried == {(0.5, 0.5): {"dev": float(can and trained == "bfloat16")}}
 

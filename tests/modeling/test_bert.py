@@ -49,9 +49,9 @@ def test_vectors_are_those_of_the_plain_model(family: str, pooling: str, encoder
 def test_every_layer_is_the_cut_model(family: str, encoder_folder: Callable[[str], Path]) -> None:
     """In BERT also the hidden state of that number; ModernBERT has a final norm, as causal LMs do."""
     encoder = opened(encoder_folder(family), pooling="cls")
-    tokens = encoder.tokens(SENTENCES)
+    tokens = encoder.tokenize(SENTENCES)
     with torch.no_grad():
-        together = encoder.layers(tokens)
+        together = encoder.layer_embeddings(tokens)
         apart = torch.stack([encoder(tokens, num_layers=i + 1) for i in range(3)])
         model = AutoModel.from_pretrained(encoder_folder(family)).eval()
         hidden = model(tokens.input_ids, attention_mask=tokens.attention_mask, output_hidden_states=True).hidden_states

@@ -17,7 +17,7 @@ def same(encoder: Encoder, layers: int, dim: int) -> None:
     assert (small.backbone.num_layers, small.get_embedding_dimension()) == (layers, dim)
     vectors = small.encode(SENTENCES)
     assert np.array_equal(vectors, encoder.encode(SENTENCES, num_layers=layers, truncate_dim=dim))
-    raw = encoder(encoder.tokens(SENTENCES), num_layers=layers)[:, :dim].detach()  # truncated, then normalised
+    raw = encoder(encoder.tokenize(SENTENCES), num_layers=layers)[:, :dim].detach()  # truncated, then normalised
     np.testing.assert_allclose(vectors, torch.nn.functional.normalize(raw, dim=-1), atol=2e-6)
     assert not np.allclose(vectors, encoder.encode(SENTENCES)[:, :dim], atol=1e-2)
 

@@ -144,7 +144,7 @@ def test_the_second_copy_has_seen_the_whole_text(make_encoder: Callable[..., Enc
     encoder = make_encoder(
         template="{text} again: {echo}", memory_tokens=0, attention="causal", pooling=Pooling("mean", "echo")
     )
-    one, other = (encoder.tokens([f"{SENTENCES[0][:20]} {word}"]) for word in ("a", "b"))
+    one, other = (encoder.tokenize([f"{SENTENCES[0][:20]} {word}"]) for word in ("a", "b"))
     states = [encoder.hidden_states(tokens) for tokens in (one, other)]
     moved = (states[0] - states[1]).abs().amax(-1)[0]
     first, second = one.where(Segment.TEXT)[0], one.where(Segment.ECHO)[0]

@@ -51,7 +51,7 @@ def by_library(model: Any, tokenizer: PreTrainedTokenizerFast, texts: list[str])
 
 def states_of(encoder: Encoder, texts: list[str]) -> np.ndarray:
     """Return last states as a training step computes them."""
-    tokens = encoder.tokens(texts)
+    tokens = encoder.tokenize(texts)
     states = encoder.hidden_states(tokens).detach()
     return np.stack([states[i, length - 1].numpy() for i, length in enumerate(tokens.lengths)])
 

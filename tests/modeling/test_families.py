@@ -85,9 +85,9 @@ def test_from_folder_to_export(name: str, tokenizer: PreTrainedTokenizerFast, tm
     assert bidirectional_by(encoder.backbone.inner) == family.bidirectional
     assert np.abs(encoder.encode(TEXTS) - by_transformers(folder, encoder, family)).max() < 1e-5
 
-    tokens = encoder.tokens(TEXTS[:2])
+    tokens = encoder.tokenize(TEXTS[:2])
     with torch.no_grad():
-        assert torch.equal(encoder.layers(tokens)[0], encoder(tokens, num_layers=1)), "layer by layer"
+        assert torch.equal(encoder.layer_embeddings(tokens)[0], encoder(tokens, num_layers=1)), "layer by layer"
     check_shared_prompt(opened(folder, family, attention="causal", max_length=100))
 
     if not family.lora_dropout:
@@ -127,7 +127,7 @@ def check_shared_prompt(encoder: Encoder) -> None:
         together = encoder.encode(TEXTS, prompt=prompt)
         assert (sum(entry.states.shape[1] for entry in prefix._entries.values()) > 16) == encoder.shares_prefixes
     with torch.no_grad():
-        apart = torch.cat([encoder(encoder.tokens([text], instruction=prompt)) for text in TEXTS])
+        apart = torch.cat([encoder(encoder.tokenize([text], instruction=prompt)) for text in TEXTS])
     assert np.abs(nn.functional.normalize(apart, dim=-1).numpy() - together).max() < 1e-5
 
 
@@ -146,7 +146,7 @@ def one_step(encoder: Encoder) -> None:
     encoder.train()
     chosen = [p for p in encoder.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(chosen, lr=1e-2)
-    tokens = encoder.tokens(SENTENCES)
+    tokens = encoder.tokenize(SENTENCES)
     one, other = (nn.functional.normalize(encoder(tokens), dim=-1) for _ in range(2))
     loss = nn.functional.cross_entropy(one @ other.T / 0.1, torch.arange(len(SENTENCES)))
     read = tokens.where(Segment.TEXT)

@@ -24,8 +24,8 @@ def main(out: str) -> None:
         rows = pairs(Path(folder))
     batch = batch_of(rows)
     own = [i for i in range(len(rows)) if i % 2 == rank]
-    documents = [j for j, owner in enumerate(batch["owners"].tolist()) if owner in own]
-    given = {"query": vectors(len(rows), 0)[own], "document": vectors(len(batch["owners"]), 1)[documents]}
+    documents = [j for j, owner in enumerate(batch["query_indices"].tolist()) if owner in own]
+    given = {"query": vectors(len(rows), 0)[own], "document": vectors(len(batch["query_indices"]), 1)[documents]}
     first, second = SCORED[:2], SCORED[2:]
     texts = vectors(2 * len(SCORED), 2).view(2, len(SCORED), -1)[:, slice(0, 2) if rank == 0 else slice(2, None)]
     losses = {

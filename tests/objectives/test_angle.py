@@ -61,7 +61,7 @@ def test_pairs_with_hard_negatives():
     batch = {
         "query_keys": text_keys(["a", "b", "c"]),
         "document_keys": text_keys([f"d{i}" for i in range(6)]),
-        "owners": torch.tensor([0, 1, 2, 0, 0, 2]),
+        "query_indices": torch.tensor([0, 1, 2, 0, 0, 2]),
     }
     parts = Angle(rows="pairs", in_batch_weight=10.0, hard_negative_weight=3.0).loss(embeddings, batch)
     q, d = embeddings["query"], embeddings["document"]

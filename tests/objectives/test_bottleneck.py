@@ -107,7 +107,7 @@ def test_the_memory_is_what_it_is_without_a_target(make_encoder):
     tokens: Tokens = batch["text"]
     with torch.no_grad():
         states = encoder.backbone.hidden_states(tokens, Attention("causal", bottleneck="visible"))
-        alone = encoder.memory(encoder.tokens([row["query"] for row in PAIRS]))
+        alone = encoder.memory_states(encoder.tokenize([row["query"] for row in PAIRS]))
     torch.testing.assert_close(states[tokens.where(Segment.MEMORY)].view_as(alone), alone, rtol=0, atol=1e-5)
 
 

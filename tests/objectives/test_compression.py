@@ -62,7 +62,7 @@ def pieces(batch):
 def memory_alone(encoder, batch, b):
     """The memory states of row b, encoded without the others and without padding: `(1, k, hidden)`."""
     real = batch["context"].segment_ids[b] != Segment.PAD
-    return encoder.memory(
+    return encoder.memory_states(
         Tokens(batch["context"].input_ids[b : b + 1, real], batch["context"].segment_ids[b : b + 1, real])
     )
 
@@ -99,7 +99,7 @@ def test_student_rows_predict_the_target(make_encoder, family, divergence):
     objective = Compression(divergence=divergence, **SMALL)
     batch = batch_of(objective, encoder)
     student, embed = batch["student"], original.get_input_embeddings()
-    memory = encoder.memory(batch["context"]).detach()
+    memory = encoder.memory_states(batch["context"]).detach()
     rows, labels = [], []
     for b, (_, target) in enumerate(pieces(batch)):
         rows.append(torch.cat([embed(torch.tensor([1])), memory[b], embed(target)]))
@@ -226,7 +226,7 @@ def test_only_adapter_and_memory_learn(make_encoder, family, train_embeddings):
 
 def two_copies(encoder, original, objective, batch):
     """The method written down plainly: two models, all logits, one ordinary backward pass."""
-    memory = encoder.memory(batch["context"])
+    memory = encoder.memory_states(batch["context"])
     student, embed = batch["student"], original.get_input_embeddings()
     rows = [
         torch.cat([embed(torch.tensor([1])), memory[b], embed(target)]) for b, (_, target) in enumerate(pieces(batch))
@@ -307,16 +307,16 @@ def test_the_memory_does_not_see_the_continuation(make_encoder):
     objective = Compression(**SMALL)
     one, other = split_alike(objective, encoder, TEXTS[0] + "!", TEXTS[0] + "?")
     assert not torch.equal(one["student"].input_ids, other["student"].input_ids)
-    assert torch.equal(encoder.memory(one["context"]), encoder.memory(other["context"]))
+    assert torch.equal(encoder.memory_states(one["context"]), encoder.memory_states(other["context"]))
 
 
 def test_the_student_sees_the_context_through_the_memory_only(make_encoder):
     encoder = make_encoder(lora={})
     objective = Compression(**SMALL)
     one, other = split_alike(objective, encoder, "X" + TEXTS[0], "Y" + TEXTS[0])
-    memory = encoder.memory(one["context"]).detach()
+    memory = encoder.memory_states(one["context"]).detach()
     assert not torch.equal(one["context"].input_ids, other["context"].input_ids)
-    assert (memory - encoder.memory(other["context"])).abs().max() > 1e-3  # the encoder does tell them apart
+    assert (memory - encoder.memory_states(other["context"])).abs().max() > 1e-3  # the encoder does tell them apart
     with encoder.backbone.frozen_lm() as lm:
         states = [lm.hidden_states(batch["student"].with_soft(memory)) for batch in (one, other)]
         losses = [sum(objective.decoder_losses(lm, memory, batch)).item() for batch in (one, other)]

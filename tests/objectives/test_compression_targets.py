@@ -104,7 +104,7 @@ def test_the_loss_is_that_of_the_logits(case: str, nano: Encoder, original: Any)
                 row, context = context_of(batch, b)
                 assert context == ids[: len(context)]
                 target = context if name == "same" else ids[len(context) : 47]
-                log_q, log_p = student(nano.memory(row), target), teacher(context, target)
+                log_q, log_p = student(nano.memory_states(row), target), teacher(context, target)
                 kl = (log_p.exp() * (log_p - log_q)).sum(-1)
                 divergences.append(kl[skip : None if objective.include_last else -1].mean())
                 likelihoods.append(-log_q[torch.arange(len(target)), target][skip:])

@@ -50,8 +50,8 @@ def by_hand(encoder: Encoder, references, rows=ROWS, beta=0.1, tau=0.1):
     losses = []
     for row, reference in zip(rows, references, strict=True):
         with torch.no_grad():
-            e_q = encoder.memory(encoder.tokens([row["query"]], instruction="what follows"))[0]
-            e_p = encoder.memory(encoder.tokens([row["positive"]], instruction="the same"))[0]
+            e_q = encoder.memory_states(encoder.tokenize([row["query"]], instruction="what follows"))[0]
+            e_p = encoder.memory_states(encoder.tokenize([row["positive"]], instruction="the same"))[0]
         a, b = log_prob(encoder, e_q, row["positive"]), log_prob(encoder, e_p, row["positive"])
         s1 = -1 / (1 + math.exp(-beta * abs(a - b)))
         total = math.exp(s1 / tau)
@@ -69,7 +69,7 @@ def test_against_the_sums_of_the_paper(family, make_encoder):
     rows = list(dataset)
     for row in rows:
         with torch.no_grad():
-            memory = encoder.memory(encoder.tokens([row["query"]], instruction="what follows"))[0]
+            memory = encoder.memory_states(encoder.tokenize([row["query"]], instruction="what follows"))[0]
         wanted = [log_prob(encoder, memory, text) for text in (row["positive"], *row["negatives"])]
         assert row["reference"] == pytest.approx(wanted, rel=1e-4)
     rows = [{**row, "reference": [r + 3 * i for i, r in enumerate(row["reference"])]} for row in rows]
@@ -103,8 +103,8 @@ def test_divergences_of_the_appendix(variant, make_encoder):
         ids = [*encoder.tokenizer(text, add_special_tokens=False).input_ids, encoder.tokenizer.eos_token_id]
         model, rows = encoder.backbone.causal_lm, []
         with torch.no_grad():
-            own = encoder.memory(encoder.tokens([text], instruction="the same"))[0]
-            other = encoder.memory(encoder.tokens([query], instruction="what follows"))[0]
+            own = encoder.memory_states(encoder.tokenize([text], instruction="the same"))[0]
+            other = encoder.memory_states(encoder.tokenize([query], instruction="what follows"))[0]
             with encoder.backbone.adapter_off():
                 for memory in (own, other):
                     embedded = torch.cat([memory, model.get_input_embeddings()(torch.tensor(ids))])
@@ -154,11 +154,11 @@ def test_information_compression(make_encoder):
     value = objective(encoder, batch)["loss"]
     total, count = 0.0, 0
     for i, row in enumerate(rows):
-        tokens = encoder.tokens([row["query"]], instruction=row["instruction"])
+        tokens = encoder.tokenize([row["query"]], instruction=row["instruction"])
         shown = encoder.tokenizer.decode(tokens.input_ids[0, 1:-3])
         assert shown == f"{row['query']}\n{row['instruction']}\n" and tokens.where(Segment.MEMORY)[0, -3:].all()
         with torch.no_grad():
-            total -= log_prob(encoder, encoder.memory(tokens)[0], row["positive"])
+            total -= log_prob(encoder, encoder.memory_states(tokens)[0], row["positive"])
         count += int(batch["student"].where(Segment.TARGET)[i].sum())
     assert value.item() == pytest.approx(total / count, rel=1e-4)
 

@@ -18,14 +18,13 @@ from torch import Tensor
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.losses.contrastive import spread_out
-from embrew.methods.distillation import EmbeddingDistillation
-from embrew.methods.ridge import ridge
+from embrew.methods.distillation import EmbeddingDistillation, ridge
 from embrew.methods.teacher_vectors import TeacherVectors, open_teacher
 from embrew.model.pooling import orthogonal
 from embrew.recipe import Recipe, build
 from embrew.settings.encoder import Pooling
 from embrew.training.stages import train
-from embrew.training.step import Chunks, TrainStep
+from embrew.training.step import MiniBatchSize, TrainStep
 from tests.conftest import SENTENCES
 from tests.objectives.cases import prepared
 
@@ -85,9 +84,9 @@ def test_layers_above_the_students_are_not_run(make_encoder: Make) -> None:
 def test_chunks_have_the_gradients_of_one_pass_for_the_model_and_for_w(make_encoder: Make) -> None:
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     gradients = []
-    for chunks in (None, Chunks(rows=2)):
+    for chunks in (None, MiniBatchSize(rows=2)):
         step, batch = stepped(encoder, dims=[8, 32], spread_weight=0.5)
-        step.chunks = chunks
+        step.mini_batch_size = chunks
         step.zero_grad(set_to_none=True)
         loss_of(step, batch)["loss"].backward()
         gradients.append({name: p.grad.clone() for name, p in step.named_parameters() if p.grad is not None})

@@ -92,7 +92,7 @@ def test_ablations_of_the_target(compression):
 def test_official_layers_are_those_of_the_public_code(family, make_encoder):
     """The library's hidden states from the embedding layer on, without the last but one; the last one as it is."""
     encoder = make_encoder(family, memory_tokens=0, attention="bidirectional", pooling="mean")
-    tokens = encoder.tokens(SENTENCES)
+    tokens = encoder.tokenize(SENTENCES)
     official = build.objective({**SETTINGS, "preset": "official"})
     with torch.no_grad():
         found = official.inputs.embed(encoder, tokens)
@@ -116,7 +116,7 @@ def test_official_layers_are_those_of_the_public_code(family, make_encoder):
 
 
 def test_learned_weights_begin_as_the_fixed_ones_and_are_trained(make_encoder):
-    from embrew.training.step import Chunks, TrainStep
+    from embrew.training.step import MiniBatchSize, TrainStep
 
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     objective = build.objective({**SETTINGS, "layers": "learned"})
@@ -130,7 +130,7 @@ def test_learned_weights_begin_as_the_fixed_ones_and_are_trained(make_encoder):
     value = objective.loss(embeddings, {**keys, "learned": theta})["loss"]
     assert torch.autograd.grad(value, theta["layer_weights"])[0].abs().max() > 0
     gradients = []
-    for chunks in (None, Chunks(rows=2)):
+    for chunks in (None, MiniBatchSize(rows=2)):
         step = TrainStep(encoder.train(), objective, chunks)
         assert [name for name in step.trainable() if "learned" in name] == ["learned.layer_weights"]
         step.zero_grad(set_to_none=True)

@@ -73,7 +73,7 @@ def expected(objective: Compression, encoder: Encoder, original: Any) -> dict[st
     for b, row in enumerate(rows):
         real = batch["context"].segment_ids[b] != Segment.PAD
         ids, segments = (part[b : b + 1, real] for part in (batch["context"].input_ids, batch["context"].segment_ids))
-        memories.append(encoder.memory(Tokens(ids, segments)))
+        memories.append(encoder.memory_states(Tokens(ids, segments)))
         contexts.append(ids[segments == Segment.TEXT].tolist())
         if objective.rows == "pairs":
             (written,) = text_ids([row["positive"]], encoder)

@@ -14,7 +14,7 @@ from embrew.model.context_vectors import initialize_demonstrator
 from embrew.model.contexts import Context
 from embrew.recipe import build
 from embrew.settings.encoder import Demonstrations
-from embrew.training.step import Chunks, TrainStep
+from embrew.training.step import MiniBatchSize, TrainStep
 from tests.conftest import SENTENCES, by_default
 from tests.objectives.cases import check_fits, embedded
 from tests.training.test_gradcache import gradients, same
@@ -174,20 +174,20 @@ def test_chained_caching_is_one_pass(make_encoder: Any, variant: dict[str, Any],
     encoder, objective = ready(make_encoder, variant, **settings)
     batch = objective.collate(ROWS, encoder, seed=5)
     plain, wanted = gradients(TrainStep(encoder, objective), batch, scale=4.0)
-    loss, cached = gradients(TrainStep(encoder, objective, Chunks(rows=2)), batch, scale=4.0)
+    loss, cached = gradients(TrainStep(encoder, objective, MiniBatchSize(rows=2)), batch, scale=4.0)
     assert abs(loss - plain) <= 1e-6 * abs(plain)
     trained = any(name.startswith("encoder.demonstrator") for name in cached)
     assert trained == bool(list(encoder.demonstrator.parameters()))
     same(cached, wanted)
     with torch.no_grad():
-        assert abs(TrainStep(encoder, objective, Chunks(rows=2))(**batch)["loss"] - plain) <= 1e-6 * abs(plain)
+        assert abs(TrainStep(encoder, objective, MiniBatchSize(rows=2))(**batch)["loss"] - plain) <= 1e-6 * abs(plain)
 
 
 def test_caching_without_any_demonstration(make_encoder):
     """The projection has a gradient, of zero, as data-parallel training needs it."""
     encoder, objective = ready(make_encoder, {}, demonstrations=0)
     batch = objective.collate(ROWS, encoder)
-    for chunks in (None, Chunks(rows=2)):
+    for chunks in (None, MiniBatchSize(rows=2)):
         _, grads = gradients(TrainStep(encoder, objective, chunks), batch)
         projection = [grad for name, grad in grads.items() if "demonstrator" in name]
         assert len(projection) == 4 and all(bool((grad == 0).all()) for grad in projection)
@@ -258,5 +258,5 @@ def test_nested_in_matryoshka(make_encoder):
     parts = nested(encoder, batch)
     torch.testing.assert_close(parts["loss_32"], base(encoder, batch)["loss"].detach())
     _, wanted = gradients(TrainStep(encoder, nested), batch)
-    _, cached = gradients(TrainStep(encoder, nested, Chunks(rows=2)), batch)
+    _, cached = gradients(TrainStep(encoder, nested, MiniBatchSize(rows=2)), batch)
     same(cached, wanted)

@@ -35,9 +35,9 @@ def test_a_block_is_what_the_encoder_makes_of_the_text_alone(family, make_encode
         slots = encoder.hidden_states(tokens)[tokens.where(Segment.MEMORY)].view(len(tokens), 2, 3, -1)
     texts = [encoder.tokenizer.decode(row[seg == Segment.TEXT]) for row, seg in zip(*tokens_of(tokens), strict=True)]
     for block, name in enumerate(("document", "query")):
-        alone = encoder.tokens(texts, instruction=encoder.prompts[name])
+        alone = encoder.tokenize(texts, instruction=encoder.prompts[name])
         with torch.no_grad():
-            torch.testing.assert_close(slots[:, block], encoder.memory(alone), rtol=0, atol=2e-5)
+            torch.testing.assert_close(slots[:, block], encoder.memory_states(alone), rtol=0, atol=2e-5)
 
 
 def tokens_of(tokens: Tokens):
@@ -55,7 +55,7 @@ def test_against_the_sums_of_the_paper(make_encoder):
         text = encoder.tokenizer.decode(ids)
         assert row["text"].startswith(text) and any(text == " ".join(sentences[:n]) for n in range(1, 4))
         for block, (name, said) in enumerate((("document", text), ("query", row["text"][len(text) + 1 :]))):
-            tokens = encoder.tokens([ids], instruction=encoder.prompts[name])
+            tokens = encoder.tokenize([ids], instruction=encoder.prompts[name])
             with torch.no_grad():
                 states = encoder.hidden_states(tokens)[0]
             largest = (states[tokens.where(Segment.MEMORY)[0]] @ head.T).amax(0).log_softmax(-1)

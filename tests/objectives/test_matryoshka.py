@@ -13,7 +13,7 @@ from torch import nn
 from embrew.methods import Contrastive, Matryoshka
 from embrew.methods.embedding import text_keys
 from embrew.recipe import build
-from embrew.training.step import Chunks, TrainStep
+from embrew.training.step import MiniBatchSize, TrainStep
 from tests.objectives.cases import rows_for
 
 NESTED = {"type": "matryoshka", "base": {"type": "contrastive"}, "dims": [32, 8, 4], "weights": [1.0, 0.5, 2.0]}
@@ -68,7 +68,7 @@ def test_it_can_be_cached(settings, make_encoder):
     objective.setup(encoder)
     batch = objective.collate(rows_for(objective), encoder)
     gradients = []
-    for chunks in (None, Chunks(rows=2)):
+    for chunks in (None, MiniBatchSize(rows=2)):
         step = TrainStep(encoder.train(), objective, chunks)
         step.zero_grad(set_to_none=True)
         step(**batch, progress=torch.tensor(0.5))["loss"].backward()

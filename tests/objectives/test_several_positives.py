@@ -17,7 +17,7 @@ from embrew.data.datasets import load
 from embrew.losses import cosent
 from embrew.methods import Angle, Contrastive, Epic, InContext, Matryoshka
 from embrew.methods.embedding import text_keys
-from embrew.training.step import Chunks, TrainStep
+from embrew.training.step import MiniBatchSize, TrainStep
 from tests.distributed.launch import in_forks
 from tests.objectives.cases import IN_CONTEXT
 
@@ -67,9 +67,9 @@ def texts_of(encoder: Any, rows: Sequence[dict[str, Any]]) -> tuple[list[tuple[s
     return one, other
 
 
-@pytest.mark.parametrize("chunks", [None, Chunks(rows=1), Chunks(tokens=40)], ids=str)
+@pytest.mark.parametrize("chunks", [None, MiniBatchSize(rows=1), MiniBatchSize(tokens=40)], ids=str)
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_info_nce(make_encoder: Any, tmp_path: Path, symmetric: bool, chunks: Chunks | None) -> None:
+def test_info_nce(make_encoder: Any, tmp_path: Path, symmetric: bool, chunks: MiniBatchSize | None) -> None:
     encoder, rows = make_encoder(lora={"lora_dropout": 0.0}), pairs(tmp_path)
     objective = Contrastive(temperature=TAU, symmetric=symmetric)
     loss = TrainStep(encoder, objective, chunks)(**objective.collate(rows, encoder))["loss"]
@@ -129,7 +129,7 @@ def batch_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "query_keys": text_keys([row["query"] for row in rows]),
         "document_keys": text_keys(documents),
-        "owners": torch.tensor(owners),
+        "query_indices": torch.tensor(owners),
     }
 
 
@@ -145,7 +145,7 @@ def test_angle_and_cosent_of_pairs(tmp_path: Path) -> None:
     columns = list(zip(documents, d.numpy(), strict=True))
     assert float(parts["in_batch"]) == pytest.approx(by_hand(texts, columns[:6], range(6)) / 2, rel=1e-9)
     assert float(parts["hard_negatives"]) == pytest.approx(by_hand(texts, columns, range(6)) / 2, rel=1e-9)
-    owners = batch["owners"].tolist()
+    owners = batch["query_indices"].tolist()
     right = range(6)
     wrong = [j for j in range(6, len(documents)) if (rows[owners[j]]["query"], documents[j]) not in LABELLED]
     assert len(wrong) == len(documents) - 6 - 1

@@ -14,7 +14,7 @@ from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu
 
 from embrew.cli.recipe import read_launch
 from embrew.recipe import list_launches
-from embrew.training.launch import sharding_requested
+from embrew.training.sharding import sharding_requested
 
 KINDS = {"launch/ddp": "MULTI_GPU", "launch/fsdp2": "FSDP", "launch/zero2": "DEEPSPEED"}
 

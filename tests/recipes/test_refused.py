@@ -14,13 +14,13 @@ from peft import LoraConfig
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.config.validation import refusal
-from embrew.config.yaml_files import parse_yaml
 from embrew.recipe import Recipe, build, read_recipe
 from embrew.recipe.build import checking, stages
 from embrew.recipe.encoder import LORA_REFUSED
 from embrew.recipe.overrides import apply_overrides
 from embrew.recipe.stage import TRAINING_REFUSED
+from embrew.settings.validation import refusal
+from embrew.settings.yaml_files import parse_yaml
 from embrew.training.stages import train
 from tests.recipes.wrong import NANO, OVERRIDES
 

@@ -169,7 +169,7 @@ def test_other_routes_give_the_same_vectors(make_encoder: Callable[..., Encoder]
             assert np.abs(np.array(given) - right[1:] @ right[0]).max() < 2e-6, asked
         states = client.post("/embed_all", json={"inputs": TEXTS, "input_type": "query"}).json()
     for text, given in zip(TEXTS, states, strict=True):
-        tokens = encoder.tokens([text], instruction="find: ", max_length=LIMITS["query"])
+        tokens = encoder.tokenize([text], instruction="find: ", max_length=LIMITS["query"])
         with torch.inference_mode():
             right = encoder.hidden_states(tokens)[0].numpy()
         assert np.abs(np.array(given) - right).max() < 1e-5, text

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.config.yaml_files import dump_yaml
 from embrew.recipe import Recipe
+from embrew.settings.yaml_files import dump_yaml
 from embrew.sweep import read_sweep
 from embrew.sweep import run_sweep as verified
 from embrew.training import stages

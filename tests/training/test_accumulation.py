@@ -123,7 +123,9 @@ def reference(
     step = TrainStep(encoder, objective)
     parts = [objective.collate(rows, encoder, seed=seed) for rows, seed in micro]
     whole = objective.collate([row for rows, _ in micro for row in rows], encoder, seed=micro[0][1])
-    if isinstance(objective, EmbeddingObjective) and not objective.counts(whole):  # rows are compared with each other
+    if isinstance(objective, EmbeddingObjective) and not objective.num_items(
+        whole
+    ):  # rows are compared with each other
         return direct(step, parts, progress)
     if name != "joint":
         return direct(step, [whole], progress)

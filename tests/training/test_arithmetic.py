@@ -83,7 +83,7 @@ def test_it_is_recorded_and_weights_are_float32(trained: Path) -> None:
     assert "Matrix products in bfloat16, weights and losses in float32: one." in (trained / "one/README.md").read_text()
     encoder = Encoder.from_pretrained(trained, merge_adapter=False)
     assert {p.dtype for p in encoder.parameters()} == {torch.float32}
-    assert encoder.arithmetic == "bfloat16"
+    assert encoder.compute_dtype == "bfloat16"
     adapted = {type(module) for module in encoder.modules() if isinstance(module, PeftLinear)}
     assert adapted == {LoraLinear}  # a stage that continues the adapter is computed in the same way
 
@@ -105,12 +105,12 @@ def test_a_stage_goes_on_as_it_was_begun(
         (tmp_path / "one.work" / "stage.json").write_text(json.dumps({**written, "arithmetic": arithmetic}))
 
     begun({"one": "float32"})
-    assert StageSettings(lora, tmp_path).arithmetic(0) == {"one": "float32"}
+    assert StageSettings(lora, tmp_path).compute_dtypes(0) == {"one": "float32"}
     begun({"one": "bfloat16"})
-    assert StageSettings(lora, tmp_path).arithmetic(0) == {"one": "bfloat16"}
+    assert StageSettings(lora, tmp_path).compute_dtypes(0) == {"one": "bfloat16"}
     computing(monkeypatch, False)
     with pytest.raises(ValueError, match="begun in bfloat16, which this device only emulates"):
-        StageSettings(lora, tmp_path).arithmetic(0)
+        StageSettings(lora, tmp_path).compute_dtypes(0)
 
 
 def test_scores_are_computed_as_trained(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

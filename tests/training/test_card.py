@@ -50,7 +50,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(once: Path, recipe: Recipe, tmp_path: Path) -> Path:
     """The trained recipe."""
     if not (once / "run").exists():
-        assert trained(recipe, once / "run").record is not None
+        assert trained(recipe, once / "run").card_facts is not None
         (once / "data").write_text(str(tmp_path))
     return once / "run"
 

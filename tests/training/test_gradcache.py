@@ -14,7 +14,7 @@ from embrew.methods import EmbeddingObjective
 from embrew.model.batching import passes_by_length
 from embrew.recipe import build
 from embrew.text.tokens import Tokens
-from embrew.training.step import Chunks, TrainStep, cached_loss
+from embrew.training.step import MiniBatchSize, TrainStep, cached_loss
 from tests.conftest import SENTENCES, by_default
 from tests.objectives.cases import rows_for
 
@@ -23,7 +23,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"symmetric": True, "temperature": 0.2, "candidates": "both"},
     {"positives": "dropout", "attention_dropout": 0.0},
 ]
-CHUNKS = [Chunks(rows=1), Chunks(rows=3), Chunks(tokens=40), Chunks(rows=100)]
+CHUNKS = [MiniBatchSize(rows=1), MiniBatchSize(rows=3), MiniBatchSize(tokens=40), MiniBatchSize(rows=100)]
 
 
 def prepared(make_encoder, settings: dict[str, Any], **lora: Any) -> tuple[Encoder, EmbeddingObjective, dict[str, Any]]:
@@ -85,7 +85,7 @@ def test_full_training_and_a_loss_scale(make_encoder):
     for parameter in encoder.parameters():
         parameter.requires_grad_(True)
     _, wanted = gradients(TrainStep(encoder, objective), batch, scale=8.0)
-    _, found = gradients(TrainStep(encoder, objective, Chunks(rows=2)), batch, scale=8.0)
+    _, found = gradients(TrainStep(encoder, objective, MiniBatchSize(rows=2)), batch, scale=8.0)
     same(found, wanted)
 
 
@@ -99,7 +99,7 @@ def test_dropout_is_replayed(make_encoder, settings, lora_dropout, checkpointing
     """The reference embeds the same chunks with a graph, from the same random numbers."""
     encoder, objective, batch = prepared(make_encoder, settings, lora_dropout=lora_dropout)
     objective.setup(encoder)
-    chunks = Chunks(rows=2)
+    chunks = MiniBatchSize(rows=2)
     step = TrainStep(encoder, objective, chunks)
     if checkpointing:
         step.activation_checkpointing_enable()
@@ -120,7 +120,7 @@ def test_autocast_is_the_same_in_the_second_pass(make_encoder):
     seen: list[torch.dtype] = []
     encoder.backbone.inner.layers[0].mlp.down_proj.register_forward_hook(lambda *args: seen.append(args[-1].dtype))
     with torch.autocast("cpu", torch.bfloat16):
-        loss = cached_loss(objective, encoder, batch, Chunks(rows=3))["loss"]
+        loss = cached_loss(objective, encoder, batch, MiniBatchSize(rows=3))["loss"]
     first = len(seen)
     loss.backward()
     assert len(seen) == 2 * first - 1 and set(seen) == {torch.bfloat16}  # the graph of the last chunk is kept
@@ -134,7 +134,7 @@ def test_memory_is_that_of_a_chunk(make_encoder):
         texts = [f"{SENTENCES[0][:40]} {100 + i}" for i in range(size)]
         rows = [{"query": text, "positive": text[::-1], "negatives": [], "instruction": None} for text in texts]
         batch = objective.collate(rows, encoder)
-        for name, chunks in (("cached", Chunks(rows=8)), ("plain", None)):
+        for name, chunks in (("cached", MiniBatchSize(rows=8)), ("plain", None)):
             held = [0, 0]
 
             def keep(tensor: torch.Tensor, held: list[int] = held) -> list[Any]:

@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from embrew.recipe import Recipe, StageConfig, build
 from embrew.training import sharding
-from embrew.training.launch import check_launch, sharding_requested
+from embrew.training.sharding import check_launch, sharding_requested
 from embrew.training.stages import train
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer

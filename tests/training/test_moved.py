@@ -14,8 +14,8 @@ import torch
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.config.yaml_files import dump_yaml
 from embrew.recipe import Recipe
+from embrew.settings.yaml_files import dump_yaml
 from embrew.training.trainer import StageTrainer
 from tests.adapting.test_prepare import docs, write
 from tests.training.test_stages import equal, values

@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.config.yaml_files import dump_yaml
 from embrew.files.writing import claimed, is_held
 from embrew.recipe import Recipe
+from embrew.settings.yaml_files import dump_yaml
 from embrew.sweep import read_sweep, run_sweep
 from embrew.training.stages import train
 from tests import fresh

@@ -21,9 +21,8 @@ from embrew.encoder import Encoder
 from embrew.evaluation import Result, evaluate, find_task
 from embrew.evaluation.results import write_paths
 from embrew.files import formats
-from embrew.files.checksums import file_sha256
+from embrew.files.checksums import file_sha256, sealed
 from embrew.files.reading import BrokenFile, read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.progress import is_chosen, within
 from embrew.recipe import Recipe, build

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from embrew.config.validation import Config, check_fields
-from embrew.config.yaml_files import parse_yaml
 from embrew.recipe.overrides import Override, apply_overrides
+from embrew.settings.validation import Config, check_fields
+from embrew.settings.yaml_files import parse_yaml
 
 DISTILLATION = "distillation"  # the method that needs a teacher
 PREFIX = "adapt."  # of overrides of these keys; others are keys of recipes

@@ -14,9 +14,8 @@ from embrew.adapting.defaults import Negatives
 from embrew.adapting.preparation.leaks import read_prepared_rows
 from embrew.adapting.preparation.prepare import Prepared, check_same_settings
 from embrew.encoder import Encoder
-from embrew.files.checksums import file_sha256
+from embrew.files.checksums import file_sha256, sealed
 from embrew.files.reading import BrokenFile, read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import write_json, write_jsonl
 from embrew.mining import NoNegatives, mine
 

@@ -29,9 +29,8 @@ from embrew.adapting.starts import open_to_train
 from embrew.analysis.uniformity import evaluation_of
 from embrew.data.reading import expand
 from embrew.encoder import Encoder
-from embrew.files.checksums import file_sha256
+from embrew.files.checksums import file_sha256, sealed
 from embrew.files.reading import read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.progress import within
 from embrew.recipe import Recipe, build

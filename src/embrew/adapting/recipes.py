@@ -15,7 +15,6 @@ from datasets import concatenate_datasets
 
 from embrew.adapting.defaults import Defaults, Keys, ModelDefaults, StageDefaults
 from embrew.adapting.preparation.prepare import Prepared
-from embrew.config.yaml_files import dump_yaml
 from embrew.encoder import Encoder
 from embrew.files.names import public_path
 from embrew.files.writing import atomic_path
@@ -28,8 +27,9 @@ from embrew.recipe.overrides import Override, apply_overrides, as_text, parse_ov
 from embrew.recipe.recipe import with_paths
 from embrew.recipe.stage import StageConfig
 from embrew.settings.encoder import EncoderSettings
+from embrew.settings.yaml_files import dump_yaml
 from embrew.storage.base_model import pick_device
-from embrew.training.step import Chunks, TrainStep
+from embrew.training.step import MiniBatchSize, TrainStep
 
 LEAST_LENGTH, SHARE, SPARE = 16, 0.98, 4  # tokens; share of texts that are not truncated; tokens for BOS, EOS and joins
 MODEL_KEYS = ("revision", "dtype", "attn_implementation", "trust_remote_code", "adapter", "max_length")
@@ -284,7 +284,7 @@ def seconds_per_step(recipe: Recipe, source: Path | None = None) -> Iterator[flo
             part = build.rows(few, objective, max_rows=size)
             parts.append(objective.precompute(objective.prepare(part, encoder), encoder, None))
         rows = sorted(concatenate_datasets(parts).to_list(), key=lambda row: len(str(row)))
-        step = TrainStep(encoder, objective, Chunks.from_config(stage.batch))
+        step = TrainStep(encoder, objective, MiniBatchSize.from_config(stage.batch))
         in_bfloat16 = compute_dtype(recipe, stage) == "bfloat16"
         count, seconds = 2, 0.0
         _forward_backward(step, spread(rows, count), in_bfloat16)  # the first one allocates

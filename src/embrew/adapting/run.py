@@ -30,10 +30,9 @@ from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.files import formats
-from embrew.files.checksums import NAME, is_intact
+from embrew.files.checksums import NAME, is_intact, sealed
 from embrew.files.names import public_path
 from embrew.files.reading import read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_folder, link_or_copy, recover, write_json
 from embrew.methods import OBJECTIVES, Objective
 from embrew.opening import check_pooling

@@ -34,10 +34,9 @@ from embrew.encoder import Encoder
 from embrew.evaluation.kinds.retrieval import CHUNK, SEARCH_DEPTH, scores_of_ranking, without_self_matches
 from embrew.evaluation.processes import CorpusChunks
 from embrew.files import formats
-from embrew.files.checksums import digest_of
+from embrew.files.checksums import digest_of, sealed
 from embrew.files.names import public_path
 from embrew.files.reading import read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import write_json, write_jsonl
 from embrew.opening import open_model
 from embrew.ranking import top
@@ -236,7 +235,7 @@ def measure_student(
     here = RetrievalData(index.documents, dict(queries), {} if data is None else data.qrels)
     of_teacher: list[list[str]] | None = None
     rows = []
-    depth, width = student.backbone.num_layers, student.width
+    depth, width = student.backbone.num_layers, student.pooled_dimensions
     cells: list[tuple[TextEncoder, int | None, int]] = [(teacher, None, width)]
     cells += [(student, count, dims) for count in sorted(layers or [depth]) for dims in (width // 4, width // 2, width)]
     for encoder, count, dims in cells:

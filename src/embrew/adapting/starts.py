@@ -24,11 +24,11 @@ from embrew.adapting.defaults import Defaults, Keys, shipped
 from embrew.adapting.preparation.prepare import Prepared
 from embrew.encoder import Encoder
 from embrew.files import formats
+from embrew.files.checksums import sealed
 from embrew.files.names import path_inside
 from embrew.files.reading import read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
-from embrew.free_memory import total_and_free
+from embrew.machine import total_and_free
 from embrew.opening import is_bare, is_recipe, open_model
 from embrew.planning.devices import GIB, device_here
 from embrew.planning.stage import UTILIZATION

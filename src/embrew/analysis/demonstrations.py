@@ -38,8 +38,8 @@ from embrew.evaluation.task import Task
 from embrew.files import formats
 from embrew.files.reading import read_json
 from embrew.model.contexts import Context
+from embrew.ranking import sample_in_order
 from embrew.recipe import DevRows
-from embrew.sampling import sample_in_order
 
 SAMPLE, ROUNDS = 64, 3  # number of texts that are timed, and of rounds
 

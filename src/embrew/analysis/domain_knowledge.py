@@ -44,7 +44,7 @@ from embrew.analysis.qa import QA
 from embrew.encoder import Encoder
 from embrew.evaluation.targets import scores_under
 from embrew.model.attention import Attention
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
 from embrew.text.tokens import Row, Segment
 from embrew.text_encoder import TextEncoder, encode_options, unit_vectors
 

@@ -17,7 +17,7 @@ from embrew.data.formats import named
 from embrew.data.reading import expand, find_file, read, splits, stem
 from embrew.data.splits import DEV_SPLITS
 from embrew.encoder import Encoder
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
 from embrew.text_encoder import TextEncoder, encode_options
 
 if TYPE_CHECKING:

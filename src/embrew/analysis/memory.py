@@ -56,7 +56,7 @@ def memory_similarity(
         return encoder.template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
 
     def cosines(tokens: Tokens, _: int) -> Tensor:
-        unit = torch.nn.functional.normalize(encoder.memory(tokens.to(encoder.device)).float(), dim=-1)
+        unit = torch.nn.functional.normalize(encoder.memory_states(tokens.to(encoder.device)).float(), dim=-1)
         return (unit @ unit.mT).flatten(1)
 
     with torch.inference_mode():

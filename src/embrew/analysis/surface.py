@@ -38,9 +38,9 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.results import size_of
 from embrew.evaluation.runs import prepare
 from embrew.evaluation.task import Task
-from embrew.free_memory import total_and_free
+from embrew.machine import total_and_free
 from embrew.model.batching import encode_rows
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
 from embrew.text.template import Template
 from embrew.text.tokens import Tokens
 from embrew.text_encoder import encode_options, unit_vectors
@@ -294,7 +294,7 @@ class TruncatedEncoder:
         chosen = [layer - 1 for layer in self.layers]
 
         def embed(tokens: Tokens, _: int) -> Tensor:
-            pooled = encoder.layers(tokens.to(encoder.device))[chosen, :, :width]
+            pooled = encoder.layer_embeddings(tokens.to(encoder.device))[chosen, :, :width]
             return pooled.transpose(0, 1).flatten(1)
 
         def vectors(template: Template) -> Tensor:

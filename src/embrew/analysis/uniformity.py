@@ -27,7 +27,7 @@ from embrew.data.reading import read
 from embrew.data.splits import DEV_SPLITS
 from embrew.evaluation.dev import DevSets, dev_sets_of
 from embrew.files.names import check_path_known
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
 from embrew.text_encoder import TextEncoder, unit_vectors
 
 if TYPE_CHECKING:

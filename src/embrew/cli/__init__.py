@@ -34,7 +34,7 @@ from embrew.cli import (
 )
 from embrew.cli.errors import Commands
 from embrew.cli.options import command
-from embrew.threads import set_threads
+from embrew.machine import set_threads
 
 app = typer.Typer(
     cls=Commands,

@@ -12,7 +12,7 @@ from embrew.cli.console import loading, out
 from embrew.cli.options import options_of
 
 
-@options_of("embrew.averaging:average", "method", "dev", "overwrite")
+@options_of("embrew.merging:average", "method", "dev", "overwrite")
 def average(
     models: list[Path],
     *,
@@ -37,7 +37,7 @@ def average(
     """
     mixtures = [_numbers(text) for text in weights or ()]
     loading(", ".join(map(str, models)))
-    from embrew.averaging import average as write
+    from embrew.merging import average as write
 
     write(models, output, mixtures=mixtures, verify=verify, **options)
     out().print(f'[bold]{escape(str(output))}[/]: open it with Encoder.from_pretrained("{escape(str(output))}")')

@@ -55,6 +55,6 @@ def _contexts(folder: Path) -> Iterator[str]:
 
 def _shipped(folder: str, incomplete: str) -> list[str]:
     """Return the names of files that come with the package."""
-    from embrew.config.yaml_files import list_shipped
+    from embrew.settings.yaml_files import list_shipped
 
     return [name for name in list_shipped(folder) if name.startswith(incomplete)]

@@ -25,8 +25,8 @@ RecipeOrLaunch = Annotated[str, typer.Argument(metavar="RECIPE", autocompletion=
 @command(app, "list")
 def list_(*, as_json: AsJson = False) -> None:
     """List the shipped recipes, the configurations for several GPUs or a cluster, and the sweeps."""
-    from embrew.config.yaml_files import list_shipped, read_shipped
     from embrew.recipe import Recipe, list_launches, list_recipes, read_recipe
+    from embrew.settings.yaml_files import list_shipped, read_shipped
 
     recipes, models = {}, {}
     for name in list_recipes():
@@ -53,8 +53,8 @@ def read_launch(name: str) -> str:
     Raises:
         FileNotFoundError: no such configuration.
     """
-    from embrew.config.yaml_files import read_shipped
     from embrew.recipe import list_launches
+    from embrew.settings.yaml_files import read_shipped
 
     return read_shipped("recipes", name, what="configuration", among=list_launches())[0]
 

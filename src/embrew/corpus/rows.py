@@ -20,7 +20,7 @@ from embrew.data.beir import Document
 from embrew.data.formats import SUFFIXES, TABLES, Bad, Record, named, records
 from embrew.data.reading import expand, find_file, is_saved
 from embrew.data.rejects import Rejects, reject_file
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
 from embrew.stores import Place, place_of
 
 logger = logging.getLogger(__name__)

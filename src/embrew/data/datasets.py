@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from embrew.config.suggestions import shortened
 from embrew.data.beir import read_beir
 from embrew.data.canonical import canonical_rows, check_filled
 from embrew.data.columns import ACCEPTED, Kind, Layout, match, matched_columns
@@ -22,6 +21,7 @@ from embrew.data.formats import Record
 from embrew.data.reading import expand, is_beir, read
 from embrew.data.rejects import Rejects
 from embrew.data.sentences import split_sentences
+from embrew.settings.validation import shortened
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from embrew.config.yaml_files import list_shipped, parse_yaml, read_shipped
+from embrew.settings.yaml_files import list_shipped, parse_yaml, read_shipped
 
 FOLDER = "data"
 """Folder below the working directory that fetched sets are written to, and that shipped recipes read them from."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from embrew.config.suggestions import shortened
 from embrew.data.beir import read_beir
 from embrew.data.fingerprints import TEXTS, fingerprints, flatten, normalised
 from embrew.data.reading import is_beir
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_retrieval, task_rows, texts_of
 from embrew.evaluation.task import Task
+from embrew.settings.validation import shortened
 
 if TYPE_CHECKING:
     from datasets import Dataset

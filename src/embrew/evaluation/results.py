@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypedDict, cast
 from embrew.evaluation.find import cells
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.task import MtebTask, NamedScores, Task
+from embrew.files.checksums import SHA256, content_sha256, sealed, unsealed
 from embrew.files.formats import PATHS, RESULT, OtherFormat
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, content_of, read_json
-from embrew.files.sealed import SHA256, content_sha256, sealed, unsealed
 from embrew.files.writing import write_json
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,6 @@ from shlex import quote
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from embrew.config.suggestions import choose_from
-from embrew.config.validation import KeyPath, explain
-from embrew.config.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
 from embrew.data.reading import expand
 from embrew.evaluation.find import cells, find_task
 from embrew.evaluation.hotpotqa import HotpotQA
@@ -22,6 +19,8 @@ from embrew.evaluation.kinds.rag import RAG
 from embrew.evaluation.mteb_tasks import fetched_folder
 from embrew.evaluation.task import MtebTask, Task
 from embrew.files.names import check_file_name
+from embrew.settings.validation import KeyPath, choose_from, explain
+from embrew.settings.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
 
 
 class TaskEntry(BaseModel):

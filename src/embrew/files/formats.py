@@ -26,7 +26,7 @@ class Format:
         what: what the file belongs to, for the error.
         file: name of the file that holds the number under `format`.
         number: the only number that is written and read.
-        sealed: the file holds the sha256 of the rest of it (`files/sealed.py`).
+        sealed: the file holds the sha256 of the rest of it (`files/checksums.py`).
     """
 
     what: str

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, Literal, Protocol, TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
+from embrew.files.checksums import unsealed
 from embrew.files.formats import Format, OtherFormat
-from embrew.files.sealed import unsealed
 
 REPAIR = "get it again from where it came from, or write it again with the command that made it"
 CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, SafetensorError, TypeError, ValueError)

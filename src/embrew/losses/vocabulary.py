@@ -360,7 +360,7 @@ def _bag_losses(hidden: Tensor, targets: Tensor, head: Head) -> Tensor:
 
 
 def conditional_alignment_loss(
-    near: Tensor, far: Tensor, owner: Tensor, *, temperature: float = 0.1, logarithm: bool = False
+    near: Tensor, far: Tensor, pair_indices: Tensor, *, temperature: float = 0.1, logarithm: bool = False
 ) -> Tensor:
     """mean_i −log [ e^{S1_i/τ} / (e^{S1_i/τ} + Σ_{j of i} e^{S2_j/τ}) ], S1 = −σ(near), S2 = −σ(far).
 
@@ -369,7 +369,7 @@ def conditional_alignment_loss(
     Args:
         near: `(pairs,)` to be minimised: β |a − b|, or a divergence.
         far: `(negatives,)` to be maximised: β times the margin over a negative, or a divergence.
-        owner: `(negatives,)` int64: the pair that a negative belongs to.
+        pair_indices: `(negatives,)` int64: the pair that a negative belongs to.
         temperature: τ.
         logarithm: −log σ in place of −σ.
 
@@ -377,16 +377,16 @@ def conditional_alignment_loss(
         A scalar, float32.
 
     Raises:
-        ValueError: the numbers of owners and negatives differ.
+        ValueError: the numbers of pair indices and negatives differ.
     """
-    if len(owner) != len(far):
-        raise ValueError(f"{len(owner)} owners of {len(far)} negatives; give one each")
+    if len(pair_indices) != len(far):
+        raise ValueError(f"{len(pair_indices)} pair indices for {len(far)} negatives; give one each")
     near, far = near.float(), far.float()
     s1, s2 = (-functional.logsigmoid(x) if logarithm else -torch.sigmoid(x) for x in (near, far))
     # Σ_j e^{(S2_j − S1)/τ} of each pair, without overflow in float32
-    differences = (s2 - s1[owner]) / temperature
-    largest = torch.zeros_like(near).scatter_reduce(0, owner, differences.detach(), "amax", include_self=True)
-    total = (-largest).exp().index_add(0, owner, (differences - largest[owner]).exp())
+    differences = (s2 - s1[pair_indices]) / temperature
+    largest = torch.zeros_like(near).scatter_reduce(0, pair_indices, differences.detach(), "amax", include_self=True)
+    total = (-largest).exp().index_add(0, pair_indices, (differences - largest[pair_indices]).exp())
     losses = largest + total.log()
     return losses.mean() if len(losses) else losses.sum()
 

@@ -93,7 +93,7 @@ class Angle(EmbeddingObjective):
         else:
             queries, documents = embeddings["query"], embeddings["document"]
             size, chosen = len(queries), self._graded(batch)
-            left, right = queries[batch["owners"][chosen]], documents[chosen]
+            left, right = queries[batch["query_indices"][chosen]], documents[chosen]
             grades = (chosen < size).float()
             contrast = {
                 "in_batch": (self.in_batch_weight, lambda: self._in_batch(embeddings, batch, size) / 2),
@@ -115,12 +115,12 @@ class Angle(EmbeddingObjective):
 
     def _graded(self, batch: Batch) -> Tensor:
         """Return the documents that are ranked with their queries: no negative that another row has as the positive."""
-        query_keys, document_keys, owners = batch["query_keys"], batch["document_keys"], batch["owners"]
-        size, documents = len(query_keys), torch.arange(len(document_keys), device=owners.device)
+        query_keys, document_keys, query_indices = batch["query_keys"], batch["document_keys"], batch["query_indices"]
+        size, documents = len(query_keys), torch.arange(len(document_keys), device=query_indices.device)
         labelled = query_keys, document_keys[:size]
         if self.gather:
             labelled = gather(labelled[0]), gather(labelled[1])
-        positive = labelled_mask(query_keys, document_keys, labelled)[owners, documents]
+        positive = labelled_mask(query_keys, document_keys, labelled)[query_indices, documents]
         return documents[(documents < size) | ~positive]
 
     def _partners(self, vectors: Tensor, batch: Batch) -> Tensor:

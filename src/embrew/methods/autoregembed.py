@@ -222,9 +222,9 @@ class Alignment(FrozenDecoder):
             memory = memory_states(encoder, batch["text"])
             with encoder.backbone.frozen_lm() as lm:
                 values = self._log_probs(lm, memory, batch, (0, 2))
-            for owner, value in zip(batch["owner"].tolist(), values.tolist(), strict=True):
+            for pair, value in zip(batch["pair_indices"].tolist(), values.tolist(), strict=True):
                 if not math.isnan(value):  # parts that were not computed
-                    scores[start + owner].append(value)
+                    scores[start + pair].append(value)
         return scores
 
     def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int = 0) -> Batch:
@@ -239,7 +239,7 @@ class Alignment(FrozenDecoder):
         """Return `text`: queries, positives, and with `kl` and `js` negatives too, as they are encoded.
 
         Also `decoded`: texts to predict; `source`: the row of `text` whose memory each follows; `part`: 0 a positive
-        after its query, 1 after itself, 2 a negative after its query, 3 after itself; `owner`: the pair.
+        after its query, 1 after itself, 2 a negative after its query, 3 after itself; `pair_indices`: the pair.
         """
         size, lengths, prompts = len(rows), encoder.max_length, encoder.prompts
         queries = encoder.template.rows(
@@ -262,12 +262,12 @@ class Alignment(FrozenDecoder):
         return {
             "text": Tokens.pad([*queries, *documents]),
             "decoded": Tokens.pad([before + Row.labelled(target, Segment.TARGET) for target in targets]),
-            "owner": np.array([owner for owner, *_ in decoded]),
+            "pair_indices": np.array([pair for pair, *_ in decoded]),
             "source": np.array([source for _, source, _, _ in decoded]),
             "part": np.array([part for _, _, part, _ in decoded]),
         }
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def num_items(self, batch: Batch) -> dict[str, int]:
         """Return the number of pairs."""
         return {"pairs": int((batch["part"] == 0).sum())}
 
@@ -284,11 +284,11 @@ class Alignment(FrozenDecoder):
 
     def _loss(self, lm: FrozenLM, memory: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, and parts for the log."""
-        part, owner = batch["part"], batch["owner"]
-        pairs = self.counts(batch)["pairs"]
+        part, pair_indices = batch["part"], batch["pair_indices"]
+        pairs = self.num_items(batch)["pairs"]
         if self.detach_self:
             memory = torch.cat([memory[:pairs], memory[pairs:].detach()])
-        negatives = upload(torch.from_numpy(owner[part == 2]), memory.device)
+        negatives = upload(torch.from_numpy(pair_indices[part == 2]), memory.device)
         if self.has_references:
             values = self._log_probs(lm, memory, batch, (0, 1, 2))
             a, b, c = (select_rows(values, np.flatnonzero(part == number)) for number in range(3))
@@ -302,7 +302,7 @@ class Alignment(FrozenDecoder):
         loss = conditional_alignment_loss(
             near, far, negatives, temperature=self.temperature, logarithm=self.variant == "log_sigmoid"
         )
-        return loss * (pairs * self.unit_weights(batch, memory.device)["pairs"]), parts
+        return loss * (pairs * self.item_weights(batch, memory.device)["pairs"]), parts
 
     def _log_probs(self, lm: FrozenLM, memory: Tensor, batch: Batch, parts: tuple[int, ...]) -> Tensor:
         """Return the log-probability of every decoded text `(decoded,)` float32; NaN for other parts."""
@@ -340,11 +340,11 @@ class Alignment(FrozenDecoder):
         positions = np.flatnonzero(wanted)
         tokens: Tokens = batch["decoded"].select(positions)
         dummies: list[Tensor] = []  # added to states, so that their backward passes run too
-        for rows, counts in sorted(passes_by_length(tokens, lm.cost), key=lambda group: group.counts):
+        for rows, is_real in sorted(passes_by_length(tokens, lm.cost), key=lambda group: group.is_real):
             group = positions[rows]
             student = tokens.select(rows).with_soft(select_rows(memory, batch["source"][group]))
             states = lm.hidden_states(student)
-            if counts:
+            if is_real:
                 yield group.tolist(), sum(dummies, states), student
             else:
                 dummies.append(0.0 * states.sum())

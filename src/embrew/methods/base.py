@@ -13,10 +13,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from embrew.config.validation import Fields, check_fields, fields_model
 from embrew.distributed import sum_over_processes, world_size
 from embrew.encoder import Encoder
 from embrew.settings.encoder import EncoderSettings
+from embrew.settings.validation import Fields, check_fields, fields_model
 from embrew.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -34,11 +34,38 @@ CountOrNone = Annotated[int, Field(ge=0)]  # 0: none
 DataRow = dict[str, Any]
 """A row of a data set, by column."""
 Batch = dict[str, Any]
-"""What an objective makes of rows: tokens, tensors and numbers by name; `collate` describes them."""
+"""What an objective makes of rows: tokens, tensors and numbers by key. These are all keys, by who adds them.
+
+`Inputs.collate` (losses of embeddings):
+
+- `query`, `document`, `text`: `Tokens` of the texts of a role; documents are all positives, then all negatives.
+- `ROLE_keys`: `(texts,)` int64, equal where the texts of a role are equal.
+- `query_indices`: `(documents,)` int64, the query that a document belongs to.
+- `candidates`, `teacher`: `(queries, 1 + most negatives)`, indices of a query's own documents, and a teacher's scores.
+- `grades`: `(pairs,)` float32, scores of pairs; `graded`: indices of the texts of those whose score is not 0.
+- `demonstrations` (`DemonstrationRows`), `instruction` (`Tokens`); by `Inputs.complete` also `drawn` (`Drawn`).
+
+`collate` of single objectives:
+
+- `EmbeddingDistillation`: `ROLE_teacher`, `(texts, width)` float32, the teacher's unit vectors.
+- `Generative`, `Llama2Vec`, `MaskedNextToken`, `Alignment`: `text`, `Tokens` with what is predicted.
+- `MaskedNextToken`: `labels`, `(batch, tokens)` int64, -100 where none is; `positions` of the others, flattened.
+- `Llama2Vec`: `targets`, `(texts, 2, tokens)` int64, bags of token ids; `filled`, numbers of bags that are not empty.
+- `Compression`: `Tokens` as `context`, which the encoder reads, `student` and `teacher`, which the frozen LM reads;
+  with two targets there are two of each, with the suffixes in `targets`.
+- `Alignment`: `decoded`, `Tokens` after a memory; `source`, `part`, `pair_indices`: `(decoded,)` int64, the
+  row of `text` whose memory it is, the kind of the text (`_lay_out`), and the pair; `near_reference`, `far_reference`.
+
+The trainer:
+
+- `item_weights`: the weight of a token or row in the step, by the names of `num_items`.
+- `progress`: the share of the stage's steps that is done, 0 to 1.
+- `learned`: `Objective.learned` by name.
+"""
 RowsKind = Literal["text", "pairs", "scored"]
 """What a row holds: `text`; `pairs`: query, positive, negatives; `scored`: sentence1, sentence2, score."""
 COLUMNS = {"query": "instruction", "document": "document_instruction"}
-UNIT_WEIGHTS = "unit_weights"  # their key in a batch
+ITEM_WEIGHTS = "item_weights"  # their key in a batch
 settings_of: Callable[[type], type[Fields]] = cache(fields_model)
 """The pydantic model of an objective's settings, by its class."""
 
@@ -126,7 +153,7 @@ class Objective:
         """Return the tokens of a batch that pass through layers with a gradient, and those without, for a plan."""
         return [part for part in batch.values() if isinstance(part, Tokens)], []
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def num_items(self, batch: Batch) -> dict[str, int]:
         """Return, by name, the numbers of tokens or rows in this batch over which parts of the loss are means.
 
         Such a mean is over all micro-batches of an optimiser step, of all processes. A loss that compares the rows of a
@@ -134,13 +161,13 @@ class Objective:
         """
         return {}
 
-    def unit_weights(self, batch: Batch, device: torch.device) -> Mapping[str, float]:
-        """Return the factor for the loss of one token or row, by the names of `counts`.
+    def item_weights(self, batch: Batch, device: torch.device) -> Mapping[str, float]:
+        """Return the factor for the loss of one token or row, by the names of `num_items`.
 
         The trainer puts them into the batch. Without, the step is this batch and those of the other processes.
         """
-        weights: Mapping[str, float] | None = batch.get(UNIT_WEIGHTS)
-        return weights_of_units([self.counts(batch)], device) if weights is None else weights
+        weights: Mapping[str, float] | None = batch.get(ITEM_WEIGHTS)
+        return weights_of_items([self.num_items(batch)], device) if weights is None else weights
 
     def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Tensor]:
         """Return `loss`, a scalar with gradient, and detached parts for the log."""
@@ -166,7 +193,7 @@ class TokenObjective(Objective):
         encoder.backbone.train_head()
 
 
-def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) -> dict[str, float]:
+def weights_of_items(counts: Sequence[Mapping[str, int]], device: torch.device) -> dict[str, float]:
     """Return, for each name, (micro-batches · processes) / (its count in all micro-batches of all processes).
 
     The gradient of a step is the mean over its micro-batches and over processes. A mean over all tokens of the step is
@@ -177,7 +204,7 @@ def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) 
         device: device on which the processes exchange their counts; all processes must call this.
 
     Examples:
-        >>> weights_of_units([{"tokens": 30}, {"tokens": 10}], torch.device("cpu"))  # (Σ over 30 + Σ over 10) / 40
+        >>> weights_of_items([{"tokens": 30}, {"tokens": 10}], torch.device("cpu"))  # (Σ over 30 + Σ over 10) / 40
         {'tokens': 0.05}
     """
     names = sorted(counts[0])
@@ -265,7 +292,7 @@ def check_target_fits(encoder: Encoder, before: int, target: int, *, read: str =
         ValueError: the row is too long; the message names the length limits and what to lower.
     """
     limits = ", ".join(f"max_length.{side}={limit}" for side, limit in encoder.max_length.items())
-    encoder.backbone.check_longest(
+    encoder.backbone.check_row_length(
         before + target,
         f"{limits}: {read} (up to {before} tokens) and the target after (up to {target}) add up to {before + target}",
         "lower encoder.max_length (document limits targets), so that both fit into one row",

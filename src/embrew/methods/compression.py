@@ -172,7 +172,7 @@ class Compression(FrozenDecoder):
         teachers = [batch["teacher" + suffix] for suffix in suffixes] if self.divergence == "kl" else []
         return [batch["context"], *(batch["student" + suffix] for suffix in suffixes)], teachers
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def num_items(self, batch: Batch) -> dict[str, int]:
         """Return the number of texts (`kl` is a mean over them) and of target tokens with a loss (`nll`)."""
         counts = {"texts": len(batch["student"])}
         for suffix in self.targets.values():
@@ -192,7 +192,7 @@ class Compression(FrozenDecoder):
             memory: memory states `(batch, k, hidden)` of the contexts.
             batch: batch as `collate` returns it, on the device.
         """
-        weights, targets = self.unit_weights(batch, memory.device), self.targets
+        weights, targets = self.item_weights(batch, memory.device), self.targets
         for suffix in targets.values():
             students: Tokens = batch["student" + suffix]
             for indices, is_real in passes_by_length(students, lm.cost):

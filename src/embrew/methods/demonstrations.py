@@ -278,7 +278,7 @@ def of_demonstrations(batch: Batch, *, everywhere: bool) -> Tensor:
     With `everywhere`, the candidates are those of all processes.
     """
     drawn: Drawn = batch["drawn"]
-    owners, size = batch["owners"] + drawn.position.offset, len(drawn.rows)
+    query_indices, size = batch["query_indices"] + drawn.position.offset, len(drawn.rows)
     if everywhere:
-        owners = torch.cat([gather(owners[:size]), gather(owners[size:])])
-    return (owners[None, :, None] == drawn.rows[:, None, :]).any(-1)
+        query_indices = torch.cat([gather(query_indices[:size]), gather(query_indices[size:])])
+    return (query_indices[None, :, None] == drawn.rows[:, None, :]).any(-1)

@@ -7,13 +7,15 @@ With e(x) the encoder's embedding of a text x, scaled to length 1, t(x) the teac
     squared:  L = mean over x of ‖s − t(x)‖²
 
 as in *LEAF: Knowledge Distillation of Text Embedding Models with Teacher-Aligned Representations* (arXiv 2509.12539)
-and in the first stage of *Jasper and Stella* (arXiv 2412.19048); texts need no labels. W starts as a ridge regression
-(`ridge`); the teacher's vectors are computed once (`teacher_vectors`).
+and in the first stage of *Jasper and Stella* (arXiv 2412.19048); texts need no labels. The teacher's vectors are
+computed once (`teacher_vectors`). W starts as a ridge regression of them on the untrained embeddings v:
+
+    W = argmin Σ ‖W v − t‖² + λ ‖W‖²,    λ = 0.003 · mean over dimensions of Σ v²
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +30,9 @@ from embrew.encoder import Encoder
 from embrew.float32 import full_float32
 from embrew.methods.base import Batch, Count, CountOrNone, DataRow, NotNegative
 from embrew.methods.embedding import EmbeddingObjective, Inputs, RepeatedTexts, plain_tokens, text_keys
-from embrew.methods.ridge import embeddings_at_rest, ridge
 from embrew.methods.teacher_vectors import TeacherVectors
+from embrew.model.attention import evaluating
+from embrew.model.batching import embed_by_length
 from embrew.model.pooling import Projection, orthogonal, pool
 from embrew.text.texts import SIDES
 from embrew.text.tokens import Tokens
@@ -38,6 +41,22 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 FIT_ROWS = 64  # rows of a batch that W is fitted to
+RIDGE = 0.003
+
+
+def ridge(vectors: Tensor, targets: Tensor) -> Tensor:
+    """Return W `(targets' width, vectors' width)`, computed in float64."""
+    v, t = vectors.double(), targets.double()
+    gram = v.T @ v
+    gram += RIDGE * gram.trace() / len(gram) * torch.eye(len(gram), dtype=gram.dtype)
+    return torch.linalg.solve(gram, v.T @ t).T.float().contiguous()
+
+
+@torch.no_grad()
+def embeddings_at_rest(encoder: Encoder, batches: Sequence[Tokens], embed: Callable[[Tokens], Tensor]) -> Tensor:
+    """Return embeddings of texts on the CPU, without dropout, of all batches concatenated."""
+    with evaluating(encoder):
+        return torch.cat([embed_by_length(embed, tokens.to(encoder.device), encoder.cost).cpu() for tokens in batches])
 
 
 class Student(NamedTuple):
@@ -151,7 +170,7 @@ class EmbeddingDistillation(EmbeddingObjective):
         if not self.layers:
             return inputs
         deepest = max(self.layers) if self.skips_layers else None
-        return replace(inputs, embed=partial(Encoder.layers, num_layers=deepest))
+        return replace(inputs, embed=partial(Encoder.layer_embeddings, num_layers=deepest))
 
     @property
     def skips_layers(self) -> bool:
@@ -163,7 +182,7 @@ class EmbeddingDistillation(EmbeddingObjective):
         super().setup(encoder)
         for name, values, limit in (
             ("layers", self.layers, encoder.backbone.num_layers),
-            ("dims", self.dims, encoder.width),
+            ("dims", self.dims, encoder.pooled_dimensions),
         ):
             if values and max(values) > limit:
                 raise ValueError(f"{name}={values}; give numbers from 1 to {limit}")
@@ -190,16 +209,17 @@ class EmbeddingDistillation(EmbeddingObjective):
                 )
             self._teacher_width = widths.pop()
         elif folder is None:
-            self._teacher_width = encoder.width
+            self._teacher_width = encoder.pooled_dimensions
             return dataset
         elif self._teacher_vectors is None:
             store = Path(expand(self.vectors)) if self.vectors else folder.parent / "teacher"
             self._teacher_vectors = TeacherVectors(expand(self.teacher), store)
             self._teacher_width = self._teacher_vectors.dimensions
-        if not self.projection and self._teacher_width != encoder.width:
+        if not self.projection and self._teacher_width != encoder.pooled_dimensions:
             raise ValueError(
-                f"projection=false compares {encoder.width} dimensions with the teacher's {self._teacher_width}; set "
-                f"encoder.pooling.projection: {self._teacher_width}, or leave out projection: false"
+                f"projection=false compares {encoder.pooled_dimensions} dimensions with the teacher's "
+                f"{self._teacher_width}; set encoder.pooling.projection: {self._teacher_width}, or leave out "
+                "projection: false"
             )
         if self._teacher_vectors is not None:
             texts = self.inputs.strings(dataset.to_list())
@@ -213,7 +233,7 @@ class EmbeddingDistillation(EmbeddingObjective):
     @torch.no_grad()
     def _fit(self, rows: list[DataRow], encoder: Encoder) -> None:
         """Start every W, or the encoder's projection, as a ridge regression."""
-        students = self._students(encoder.width if self.projection else encoder.backbone.hidden_size)
+        students = self._students(encoder.pooled_dimensions if self.projection else encoder.backbone.hidden_size)
         batches = [self.collate(rows[start : start + FIT_ROWS], encoder) for start in range(0, len(rows), FIT_ROWS)]
         texts = [tokens for batch in batches for tokens in self.inputs.texts(batch).values()]
         targets = torch.cat([batch[f"{role}_teacher"] for batch in batches for role in self.inputs.texts(batch)])
@@ -240,7 +260,7 @@ class EmbeddingDistillation(EmbeddingObjective):
         """Return W of each student, `(teacher's dimensions, dimensions)`."""
         if self._teacher_vectors is not None:
             self._teacher_vectors.teacher = None  # all its vectors are there
-        students = self._students(encoder.width) if self.projection else []
+        students = self._students(encoder.pooled_dimensions) if self.projection else []
         parameters = {}
         for student in students:
             fitted = self._fitted.get(student)
@@ -266,15 +286,15 @@ class EmbeddingDistillation(EmbeddingObjective):
         """Return how the teacher reads a role: texts that stand in both, for dropout, are neither."""
         return "text" if isinstance(self.inputs, RepeatedTexts) else role
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def num_items(self, batch: Batch) -> dict[str, int]:
         """Return the number of distilled texts, and the counts of the base."""
         number = sum(len(part) for name, part in batch.items() if name.endswith("_teacher"))
-        return {"texts": number, **({} if self.base is None else self.base.counts(batch))}
+        return {"texts": number, **({} if self.base is None else self.base.num_items(batch))}
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return the mean distance over students and texts, plus the weighted loss of the base; and the parts."""
         vectors = next(iter(embeddings.values()))
-        weight = self.unit_weights(batch, vectors.device)["texts"]
+        weight = self.item_weights(batch, vectors.device)["texts"]
         distances: dict[str, Tensor] = {}
         for student in self._students(vectors.shape[-1]):
             by_role = [self._distance(student, role, embeddings[role], batch) for role in embeddings]

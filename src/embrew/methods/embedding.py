@@ -176,7 +176,7 @@ class Pairs(Inputs):
         }
 
     def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int) -> Batch:
-        """Return tokens by role, keys of their texts, and `owners`: the row of each document.
+        """Return tokens by role, keys of their texts, and `query_indices`: the query of each document.
 
         With `scores` also `teacher` and `candidates`, `(batch, 1 + largest number of negatives)`: the scores of each
         query's own documents, padded with −inf, and the indices of these documents, padded with 0.
@@ -184,10 +184,10 @@ class Pairs(Inputs):
         lengths = encoder.max_length
         queries, documents = self.strings(rows).values()
         counts = [len(row.get("negatives") or []) for row in rows]
-        owners = [*range(len(rows)), *(i for i, count in enumerate(counts) for _ in range(count))]
+        query_indices = [*range(len(rows)), *(i for i, count in enumerate(counts) for _ in range(count))]
         template, instructions = encoder.template, instructions_of(rows, encoder)
         row_instructions = instructions_of(rows, encoder, "document")
-        document_instructions = [row_instructions[owner] for owner in owners]
+        document_instructions = [row_instructions[index] for index in query_indices]
         batch = {
             "query": Tokens.pad(template.rows(queries, instruction=instructions, max_length=lengths["query"])),
             "document": Tokens.pad(
@@ -195,7 +195,7 @@ class Pairs(Inputs):
             ),
             "query_keys": text_keys(queries),
             "document_keys": text_keys(documents),
-            "owners": torch.tensor(owners),
+            "query_indices": torch.tensor(query_indices),
         }
         return {**batch, **teacher_scores(rows, counts)} if self.scores else batch
 
@@ -316,9 +316,9 @@ class Nested(EmbeddingObjective):
         """Set up the base objective."""
         self.base.setup(encoder)
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def num_items(self, batch: Batch) -> dict[str, int]:
         """Return the counts of the base objective."""
-        return self.base.counts(batch)
+        return self.base.num_items(batch)
 
     def check_layers(self) -> None:
         """Raise if the base inserts embeddings of the last layer into prompts."""

@@ -85,7 +85,7 @@ class InContext(Contrastive):
         super().setup(encoder)
         budget, query = demonstration_settings(encoder).budget, encoder.max_length["query"]
         if self.demonstrations:
-            encoder.backbone.check_longest(
+            encoder.backbone.check_row_length(
                 query + (float("inf") if budget is None else budget),
                 f"max_length.query={query} and encoder.demonstrations.budget={budget} come to rows of "
                 + ("any length" if budget is None else f"up to {query + budget} tokens"),

@@ -107,7 +107,7 @@ class Espresso(Nested):
 
     def setup(self, encoder: Encoder) -> None:
         """Check k and the number of layers; log which terms are summed."""
-        width, depth, k = encoder.width, encoder.backbone.num_layers, self.compression_size
+        width, depth, k = encoder.pooled_dimensions, encoder.backbone.num_layers, self.compression_size
         if not 1 <= k <= width:
             raise ValueError(f"compression_size={k} of {width} dimensions; give 1 to {width}")
         if depth < 2:
@@ -131,7 +131,9 @@ class Espresso(Nested):
     @property
     def inputs(self) -> Inputs:
         """The base objective's texts, embedded at every layer."""
-        return replace(self.base.inputs, embed=official_layers if PRESETS[self.preset].offset else Encoder.layers)
+        return replace(
+            self.base.inputs, embed=official_layers if PRESETS[self.preset].offset else Encoder.layer_embeddings
+        )
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return α · express + β · compress, and the two terms."""

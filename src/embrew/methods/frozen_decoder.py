@@ -125,7 +125,7 @@ class CompressionRows(NamedTuple):
 
 def memory_states(encoder: Encoder, tokens: Tokens) -> Tensor:
     """Return the memory states of texts, `(texts, memory tokens, hidden)`, computed in groups of similar length."""
-    flat = embed_by_length(lambda group: encoder.memory(group).flatten(1), tokens, encoder.cost)
+    flat = embed_by_length(lambda group: encoder.memory_states(group).flatten(1), tokens, encoder.cost)
     return flat.view(len(flat), len(encoder.template.memory_ids), -1)
 
 

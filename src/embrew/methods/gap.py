@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from embrew.encoder import Encoder
-from embrew.methods.base import UNIT_WEIGHTS, Batch, DataRow
+from embrew.methods.base import ITEM_WEIGHTS, Batch, DataRow
 from embrew.methods.compression import Compression
 from embrew.methods.frozen_decoder import memory_states
 from embrew.model.attention import evaluating
@@ -79,9 +79,9 @@ class Gap:
         batches = [_moved(objective.collate(group, encoder), encoder) for group in groups]
         counts = Counter[str]()
         for batch in batches:
-            counts.update(objective.counts(batch))
+            counts.update(objective.num_items(batch))
         weights = {name: 1.0 / max(count, 1) for name, count in counts.items()}
-        batches = [{**batch, UNIT_WEIGHTS: weights} for batch in batches]
+        batches = [{**batch, ITEM_WEIGHTS: weights} for batch in batches]
         without, full = (
             sum(
                 _loss(objective, encoder, None, {**batch, **_readings(objective, group, encoder, context=context)})

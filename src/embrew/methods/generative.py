@@ -135,9 +135,9 @@ class Joint(Bottleneck):
         """Return the base's batch, and `text`: query, memory and positive concatenated."""
         return {**self.base.collate(rows, encoder, seed=seed), **super().collate(rows, encoder, seed=seed)}
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def num_items(self, batch: Batch) -> dict[str, int]:
         """Return the counts of the base, and the number of target tokens."""
-        return {**self.base.counts(batch), **super().counts(batch)}
+        return {**self.base.num_items(batch), **super().num_items(batch)}
 
     def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Tensor]:
         """Return the sum, and its parts `contrast` and `generate`."""

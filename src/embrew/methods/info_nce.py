@@ -145,7 +145,7 @@ class Contrastive(EmbeddingObjective):
         """Repeated texts for dropout positives, pairs otherwise."""
         return RepeatedTexts() if self.positives == "dropout" else self.pairs
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def num_items(self, batch: Batch) -> dict[str, int]:
         """Return the number of rows, if a term compares a query with its own documents only."""
         weighs_rows = not self.in_batch_negatives or self.distillation_weight
         return {"rows": len(batch["query_keys"])} if weighs_rows else {}
@@ -184,7 +184,7 @@ class Contrastive(EmbeddingObjective):
             excluded: `(batch, candidates)` bool: further candidates to leave out of the softmax.
         """
         size, temperature = len(queries), self.temperature
-        row_scale = size * self.unit_weights(batch, queries.device)["rows"] if self.counts(batch) else 1.0
+        row_scale = size * self.item_weights(batch, queries.device)["rows"] if self.num_items(batch) else 1.0
         if candidates is None:
             candidates = self.columns(queries, documents, batch)
         mask, parts = self._mask(queries, candidates, batch["query_keys"], batch)
@@ -223,7 +223,7 @@ class Contrastive(EmbeddingObjective):
             pair_keys = candidates.pair_keys if self.in_batch_negatives else None
             mask = same_text_mask(keys, candidates.keys, labels, labelled=pair_keys)
         if not self.in_batch_negatives:
-            mask = _union(mask, batch["owners"] != labels[:, None])
+            mask = _union(mask, batch["query_indices"] != labels[:, None])
         if self.false_negative_margin is None:
             return mask, {}
         closer = closer_than_positive(queries, candidates.vectors, labels, margin=self.false_negative_margin)

@@ -59,14 +59,14 @@ class Generative(TokenObjective):
         """Return the attention pattern under which targets are predicted."""
         return encoder.attention
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def num_items(self, batch: Batch) -> dict[str, int]:
         """Return the number of target tokens."""
         return {"tokens": int(batch["text"].host.where(Segment.TARGET).sum())}
 
     def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Tensor]:
         """Return the negative log-likelihood of the targets."""
         tokens: Tokens = batch["text"]
-        weight = self.unit_weights(batch, encoder.device)["tokens"]
+        weight = self.item_weights(batch, encoder.device)["tokens"]
         states = encoder.backbone.hidden_states(tokens, self.attention(encoder))
         labels = select_masked(tokens.input_ids, tokens.host.where(Segment.TARGET))
         head = trained_head(encoder.backbone.causal_lm)

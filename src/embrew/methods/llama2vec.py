@@ -135,7 +135,7 @@ class Llama2Vec(TokenObjective):
         (ids,) = text_ids([" ".join(words)], encoder)
         return sorted(set(ids))
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def num_items(self, batch: Batch) -> dict[str, int]:
         """Return the number of text tokens, and of texts with a non-empty bag of each kind."""
         language = int(batch["text"].host.predicting(Segment.TEXT).sum())
         return {"language": language, "self": batch["filled"][0], "next": batch["filled"][1]}
@@ -147,7 +147,7 @@ class Llama2Vec(TokenObjective):
         head = trained_head(encoder.backbone.causal_lm)
         scored = tokens.host.predicting(Segment.TEXT)
         labels = select_masked(tokens.input_ids[:, 1:], scored[:, :-1])
-        weights = self.unit_weights(batch, states.device)
+        weights = self.item_weights(batch, states.device)
         language = token_nll(select_masked(states, scored), labels, *head, row_weights=weights["language"])
         slots = select_masked(states, tokens.host.where(Segment.MEMORY)).view(len(tokens), 2, -1, states.shape[-1])
         bags = []

@@ -95,7 +95,7 @@ class MaskedNextToken(TokenObjective):
             "positions": (all_labels.flatten() != -100).nonzero()[:, 0],
         }
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def num_items(self, batch: Batch) -> dict[str, int]:
         """Return the number of chosen tokens."""
         return {"tokens": len(batch["positions"])}
 
@@ -103,6 +103,6 @@ class MaskedNextToken(TokenObjective):
         """Return the negative log-likelihood of the chosen tokens."""
         states = encoder.hidden_states(batch["text"])
         scored, labels = (part.flatten(0, 1).index_select(0, batch["positions"]) for part in (states, batch["labels"]))
-        weight = self.unit_weights(batch, states.device)["tokens"]
+        weight = self.item_weights(batch, states.device)["tokens"]
         head = trained_head(encoder.backbone.causal_lm)
         return {"loss": token_nll(scored, labels, *head, row_weights=weight)}

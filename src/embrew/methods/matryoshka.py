@@ -43,7 +43,7 @@ class Matryoshka(Nested):
 
     def setup(self, encoder: Encoder) -> None:
         """Set up the base; raise if an embedding has fewer dimensions, warn if its full width is not among them."""
-        width = encoder.width
+        width = encoder.pooled_dimensions
         if max(self.dims) > width:
             raise ValueError(f"dims={self.dims}; give different numbers from 1 to {width}")
         if width not in self.dims:
@@ -114,7 +114,7 @@ class Matryoshka2d(Matryoshka):
     @property
     def inputs(self) -> Inputs:
         """The base objective's texts, embedded at every layer."""
-        return replace(self.base.inputs, embed=Encoder.layers)
+        return replace(self.base.inputs, embed=Encoder.layer_embeddings)
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return the weighted sum, and its parts `last`, `shallow` and `kl`."""

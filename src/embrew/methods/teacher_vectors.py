@@ -15,10 +15,9 @@ from torch import Tensor
 
 from embrew.distributed import rank, wait, world_size
 from embrew.encoder import Encoder
-from embrew.files.checksums import digest_of
+from embrew.files.checksums import check_sealed_file, digest_of, sealed
 from embrew.files.formats import TEACHER
 from embrew.files.reading import read_json
-from embrew.files.sealed import check_file, sealed
 from embrew.files.writing import write_json
 from embrew.stock import MODULES, open_stock
 from embrew.storage.foreign import file_of
@@ -142,7 +141,7 @@ class TeacherVectors:
         if file in self.files_read:
             return
         try:
-            check_file(file)
+            check_sealed_file(file)
             with safe_open(file, "pt") as opened:  # mapped into memory
                 same = (opened.metadata() or {}).get("teacher") == self.hash
                 tensors = [opened.get_tensor(name) for name in ("keys", "vectors") if same]

@@ -20,8 +20,8 @@ from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
+from embrew.model.attention import dropout_probabilities
 from embrew.model.cpu.lora_linear import use_lora_linear
-from embrew.model.dropout import probabilities
 from embrew.settings.base import BLOCK, Quantization
 
 
@@ -432,7 +432,7 @@ class AdapterSwitch:
         lora_dropouts = {
             id(dropout) for layer in self.layers for dropout in getattr(layer, "lora_dropout", {}).values()
         }
-        self.dropouts = [pair for pair in probabilities(model) if id(pair[0]) not in lora_dropouts]
+        self.dropouts = [pair for pair in dropout_probabilities(model) if id(pair[0]) not in lora_dropouts]
 
     @contextmanager
     def off(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Which tokens read which others, and whether a model follows it."""
+"""Which tokens read which others, and whether a model follows it; dropout on attention weights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedConfig
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from embrew.settings.encoder import AttentionMode
 from embrew.text.tokens import Row, Segment, Tokens, select_masked
@@ -74,27 +74,27 @@ class Attention:
         width = segment_ids.shape[1]
         positions = torch.arange(width, device=segment_ids.device)
         reader, read = segment_ids[:, :, None], segment_ids[:, None, :]
-        before = positions[None, :, None] >= positions[None, None, :]
-        seen = (reader != Segment.PAD) & (read != Segment.PAD)
+        earlier = positions[None, :, None] >= positions[None, None, :]
+        visible = (reader != Segment.PAD) & (read != Segment.PAD)
         if tokens.branch_ids is not None:
             read_branch = tokens.branch_ids[:, None, :]
-            seen = seen & ((read_branch == 0) | (read_branch == tokens.branch_ids[:, :, None]))
+            visible = visible & ((read_branch == 0) | (read_branch == tokens.branch_ids[:, :, None]))
         if self.mode == "causal":
-            seen = seen & before
+            visible = visible & earlier
         elif self.mode == "memory_causal":
-            seen = seen & (before | (read != Segment.MEMORY))
+            visible = visible & (earlier | (read != Segment.MEMORY))
         if self.bottleneck:
             through = (read == Segment.MEMORY) | (read == Segment.TARGET)
             if self.bottleneck == "visible":
                 through = through | first_prompt(tokens)[:, None, :]
-            seen = seen & ((reader != Segment.TARGET) | through)
+            visible = visible & ((reader != Segment.TARGET) | through)
         for reading, hidden in self.hide:
-            seen = seen & ~((reader == reading) & (read == hidden))
+            visible = visible & ~((reader == reading) & (read == hidden))
         if window is not None:
             position_ids = positions[None] if tokens.position_ids is None else tokens.position_ids
             distance = position_ids[:, :, None] - position_ids[:, None, :]
-            seen = seen & (distance < window if self.mode == "causal" else distance.abs() <= window)
-        return seen | (positions[:, None] == positions[None, :])
+            visible = visible & (distance < window if self.mode == "causal" else distance.abs() <= window)
+        return visible | (positions[:, None] == positions[None, :])
 
     @staticmethod
     def takes_mask(config: PreTrainedConfig) -> bool:
@@ -118,10 +118,11 @@ class Attention:
             )
 
         def form(window: int | None) -> Tensor:
-            seen = self.visible(tokens, window)[:, None]
+            visible = self.visible(tokens, window)[:, None]
             if kernel in ("sdpa", TWO_CALLS):
-                return seen
-            return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
+                return visible
+            hidden = torch.finfo(dtype).min
+            return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(~visible, hidden)
 
         window = getattr(config, "sliding_window", None) or None  # 0 says that there is none (Qwen2-MoE)
         if window and self.mode != "causal" and has_own_window(config):
@@ -142,7 +143,7 @@ PROBE_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, AttributeError,
 _CONFIGS: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
 
 
-def key_of(inner: Any, *more: Hashable) -> tuple[Hashable, ...]:
+def key_of(inner: PreTrainedModel, *more: Hashable) -> tuple[Hashable, ...]:
     """Return what decides how a model reads texts: class, configuration, kernel, arithmetic, and what is given."""
     if inner not in _CONFIGS:
         settings = {key: value for key, value in inner.config.to_dict().items() if not key.startswith("_")}
@@ -150,7 +151,7 @@ def key_of(inner: Any, *more: Hashable) -> tuple[Hashable, ...]:
     return type(inner), _CONFIGS[inner], inner.config._attn_implementation, inner.dtype, inner.device.type, *more
 
 
-def library_states(inner: Any, embedded: Tensor, tokens: Tokens) -> Tensor:
+def library_states(inner: PreTrainedModel, embedded: Tensor, tokens: Tokens) -> Tensor:
     """Return states as the library's own call gives them, of one text at a time.
 
     Args:
@@ -168,7 +169,7 @@ def library_states(inner: Any, embedded: Tensor, tokens: Tokens) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
-def with_short_windows(inner: Any) -> list[Any]:
+def with_short_windows(inner: PreTrainedModel) -> list[Any]:
     """Return a model, and a shallow copy whose windows are shorter than the texts of `agree`, if it has any."""
     short = {name: SHORT_WINDOW for name in WINDOWS if (getattr(inner.config, name, None) or 0) > SHORT_WINDOW}
     if not short:
@@ -290,3 +291,70 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for part, _ in flags:
             part.training = True
+
+
+DROPOUTS = ("attention_dropout", "attn_dropout")  # of an attention layer; OPT's is named `dropout`
+
+
+def set_attention_dropout(inner: PreTrainedModel, probability: float) -> None:
+    """Set the dropout on attention weights in every layer (SimCSE's noise), and measure that it has an effect.
+
+    Raises:
+        ValueError: the family has no such dropout, or does not apply it with this attention kernel.
+    """
+    held = [(module, name) for module in inner.modules() for name in _dropout_names(module)]
+    if probability and not held:
+        raise ValueError(f"{type(inner).__name__} has no attention dropout; use lora_dropout instead")
+    if probability and not _dropout_has_effect(inner, held):
+        _set_dropout(held, 0.0)
+        raise ValueError(
+            f"{type(inner).__name__} does not apply its attention dropout with attn_implementation="
+            f"{inner.config._attn_implementation}; use lora_dropout instead"
+        )
+    _set_dropout(held, probability)
+
+
+def _set_dropout(held: list[tuple[nn.Module, str]], probability: float) -> None:
+    for module, name in held:
+        dropout = getattr(module, name)
+        if isinstance(dropout, nn.Dropout):
+            dropout.p = float(probability)
+        else:
+            setattr(module, name, float(probability))
+
+
+def _dropout_names(module: nn.Module) -> list[str]:
+    names = list(DROPOUTS)
+    if "Attention" in type(module).__name__ and isinstance(getattr(module, "dropout", None), float):
+        names.append("dropout")
+    return [name for name in names if isinstance(getattr(module, name, None), nn.Dropout | float | int)]
+
+
+def _dropout_has_effect(inner: Any, held: list[tuple[nn.Module, str]]) -> bool:
+    """Return whether two forward passes differ with this dropout alone, at one half."""
+    weight = inner.get_input_embeddings().weight
+    ids = torch.linspace(0.1 * len(weight), 0.8 * len(weight), 16).long()[None].to(weight.device)
+    cuda = [weight.device] if weight.device.type == "cuda" else []
+    layers = [part for module, name in held for part in (module, getattr(module, name)) if isinstance(part, nn.Module)]
+    _set_dropout(held, 0.5)
+    with evaluating(inner), torch.no_grad(), torch.random.fork_rng(devices=cuda):
+        try:
+            for layer in layers:
+                layer.training = True
+            read = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+            first, second = (inner(**read)[0] for _ in range(2))
+        finally:
+            for layer in layers:
+                layer.training = False
+    return not torch.equal(first, second)
+
+
+def dropout_probabilities(model: nn.Module) -> Iterator[tuple[nn.Module | PreTrainedConfig, str]]:
+    """Return modules and configurations with the names of their probabilities of dropout and of skipping a layer."""
+    of_modules = (getattr(module, "config", None) for module in model.modules())
+    configs = {id(config): config for config in of_modules if isinstance(config, PreTrainedConfig)}
+    holders: list[nn.Module | PreTrainedConfig] = [*model.modules(), *configs.values()]
+    for holder in holders:
+        names = ["p"] if isinstance(holder, nn.Dropout) else []
+        for name in names + [name for name, value in vars(holder).items() if "drop" in name and type(value) is float]:
+            yield holder, name

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from embrew.model.adapters import AdapterSwitch, attach_lora, check_rounding, dequantize, merge, quantized_layers
-from embrew.model.attention import Attention
-from embrew.model.dropout import set_attention_dropout
+from embrew.model.attention import Attention, set_attention_dropout
 from embrew.model.forward import check_attention, forward, pack, raw_states, read_layers, write_soft
 from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
 from embrew.model.layers import check_positions, layers_of, max_positions, with_configuration
@@ -29,8 +28,20 @@ class Backbone(nn.Module):
     """A Hugging Face causal LM, or a BERT-type encoder, that reads labelled tokens.
 
     Memory tokens, and those of a soft prompt, are rows of separate parameters, addressed by the ids that follow the
-    vocabulary. The base model's embedding matrix and head are never resized, so with the adapter off it is the
-    original LM, to the bit.
+    vocabulary. The base model's embedding matrix and head are never resized.
+
+    States of the weights and of the adapter:
+
+    - *Plain*: no adapter; every weight is frozen. The state after opening a base.
+    - *Adapter on*: `model` is a `PeftModel` (`add_lora`, `use_adapter`); the LoRA is trained, the base is frozen.
+    - *Adapter off*: within `adapter_off()`. It is then the original LM, to the bit, if no adapter was merged before;
+      dropout is 0, and memory tokens are kept.
+    - *Merged*: `merge_adapter()` added the LoRA to the weights (`merged`). The original LM is no longer inside.
+      `Encoder.merged_adapters` keeps what was merged, so that saving writes the adapters and not the weights.
+    - *Trained whole*: `train_all()`, full fine-tuning; all weights are saved (`owns_weights`).
+
+    Objectives that compare with the original LM, or decode with it, call `frozen_lm()`: this model with the adapter
+    off, or the second copy that `keep_frozen_lm` made where the original LM is not inside (merged, trained whole).
 
     Attributes:
         vocab_size: number of rows of the base model's embedding matrix; memory tokens are numbered from here.
@@ -153,8 +164,8 @@ class Backbone(nn.Module):
         if shared is None:
             packed = pack(self.inner, tokens, attention)
             return forward(self.inner, self.embed(tokens), tokens, attention, num_layers, packed=packed)
-        before, rest = self.split_states(tokens, attention, shared, num_layers=num_layers)
-        return torch.cat([before.expand(len(rest), -1, -1), rest], dim=1)
+        prefix_states, rest = self.split_states(tokens, attention, shared, num_layers=num_layers)
+        return torch.cat([prefix_states.expand(len(rest), -1, -1), rest], dim=1)
 
     def split_states(
         self, tokens: Tokens, attention: Attention, shared: SharedPrefix, *, num_layers: int | None = None
@@ -169,8 +180,8 @@ class Backbone(nn.Module):
                 "depends on what follows"
             )
         check_positions(self.inner, tokens)
-        seen = with_configuration(self.inner, is_causal=True, num_layers=num_layers)
-        return shared.states(seen, self.embed, tokens)
+        model = with_configuration(self.inner, is_causal=True, num_layers=num_layers)
+        return shared.states(model, self.embed, tokens)
 
     def read_layers(
         self,
@@ -210,7 +221,7 @@ class Backbone(nn.Module):
         """Measure that the model follows an attention pattern; raise ValueError where it does not."""
         check_attention(self.inner, attention, Attention("bidirectional" if self.is_encoder else "causal"))
 
-    def check_longest(self, longest: float, what: str, advice: str) -> None:
+    def check_row_length(self, longest: float, what: str, advice: str) -> None:
         """Raise where the longest row that settings allow has more tokens than the model has positions.
 
         Args:
@@ -267,7 +278,7 @@ class Backbone(nn.Module):
     def merge_adapter(self, *, rounds_to: torch.dtype | None = None) -> None:
         """Add the adapter to the weights; from here on the original LM is no longer inside.
 
-        A reader gets these weights only if the adapter is kept in `Encoder.chain`: see `Encoder.merge_adapter`.
+        A reader gets these weights only if the adapter is kept as well: see `Encoder.merge_adapter`.
         4-bit layers keep the adapter beside their weights, in float32, since a sum in 4 bits would be another model.
 
         Args:

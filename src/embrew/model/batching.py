@@ -181,10 +181,10 @@ def batches_of(
 
 
 class Pass(NamedTuple):
-    """The rows of one forward pass; with `counts` False a dummy pass, whose results are multiplied by 0."""
+    """The rows of one forward pass; with `is_real` False a dummy pass, whose results are multiplied by 0."""
 
     rows: list[int]
-    counts: bool = True
+    is_real: bool = True
 
 
 def passes_by_length(
@@ -199,7 +199,7 @@ def passes_by_length(
     lengths = tokens.lengths
     groups = plan_batches(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
     count = max_over_processes(len(groups), tokens.input_ids.device) if cost.synchronized else len(groups)
-    return [Pass(group) for group in groups] + [Pass(groups[-1][-1:], counts=False)] * (count - len(groups))
+    return [Pass(group) for group in groups] + [Pass(groups[-1][-1:], is_real=False)] * (count - len(groups))
 
 
 def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cost) -> Tensor:
@@ -215,15 +215,15 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cos
     """
     passes = passes_by_length(tokens, cost)
     parts = [embed(tokens.select(group.rows)) for group in passes]
-    order = torch.tensor([i for group in passes if group.counts for i in group.rows]).argsort()
-    vectors = torch.cat([part for part, group in zip(parts, passes, strict=True) if group.counts], dim=-2)
-    for part in parts[sum(group.counts for group in passes) :]:
+    order = torch.tensor([i for group in passes if group.is_real for i in group.rows]).argsort()
+    vectors = torch.cat([part for part, group in zip(parts, passes, strict=True) if group.is_real], dim=-2)
+    for part in parts[sum(group.is_real for group in passes) :]:
         vectors = vectors + 0.0 * part.sum()
     return select_rows(vectors, order, dim=-2)
 
 
 def encode_rows(
-    rows_of: Callable[[int, int], list[Row]],
+    tokenize: Callable[[int, int], list[Row]],
     total: int,
     embed: Callable[[Tokens, int], Tensor],
     width: int,
@@ -240,7 +240,7 @@ def encode_rows(
     A batch that does not fit into memory is halved, and so are later ones of its size; what fitted is logged.
 
     Args:
-        rows_of: function that returns the rows of texts start..stop-1.
+        tokenize: function that returns the rows of texts start..stop-1.
         total: number of texts.
         embed: function from a batch, and the number of leading tokens that its rows share, to `(batch, width)`.
         width: dimensions of an embedding.
@@ -255,7 +255,7 @@ def encode_rows(
         NotFinite: an embedding is not finite; names the text.
     """
     out = torch.empty(total, width, dtype=torch.float32)
-    windows = ((start, rows_of(start, min(start + WINDOW, total))) for start in range(0, total, WINDOW))
+    windows = ((start, tokenize(start, min(start + WINDOW, total))) for start in range(0, total, WINDOW))
     limit: int | None = None  # padded tokens that fit into memory, once something did not
     with progress(total, "encode", "text", show=show_progress_bar) as bar:
         for start, rows in compute_ahead(windows) if tokenize_ahead else windows:

@@ -66,7 +66,7 @@ def prepare_context(encoder: EncoderModule, context: Context) -> PreparedContext
             settings.budget,
         )
     row = concatenate(rows)
-    encoder.backbone.check_longest(
+    encoder.backbone.check_row_length(
         encoder.max_seq_length + len(row.ids),
         f"the demonstrations take {len(row.ids)} tokens and texts up to {encoder.max_seq_length}",
         "give fewer demonstrations, or set max_length lower",
@@ -143,7 +143,7 @@ def initialize_demonstrator(encoder: EncoderModule, *, seed: int = 42) -> None:
             demonstrator.learned.copy_(scale * rows.float())
         if demonstrator.project is not None:
             wanted = scale * torch.linalg.vector_norm(weight, dtype=torch.float32) / weight.numel() ** 0.5
-            vectors = demonstrator(encoder(encoder.tokens(SCALE_TEXTS)))
+            vectors = demonstrator(encoder(encoder.tokenize(SCALE_TEXTS)))
             factor = wanted / vectors.float().square().mean().sqrt()
             for parameter in demonstrator.project[2].parameters():
                 parameter.mul_(factor)

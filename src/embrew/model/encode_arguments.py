@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from embrew.text.texts import SIDES
@@ -16,7 +17,7 @@ MTEB = ("task_metadata", "hf_split", "hf_subset", "prompt_type")
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 
-def check_offered(output_value: str | None, precision: str | None, pool: Any, chunk_size: Any) -> None:
+def check_offered(output_value: str | None, precision: str | None, pool: None, chunk_size: None) -> None:
     """Raise ValueError for arguments of Sentence-Transformers' `encode` that are not offered here."""
     if output_value != "sentence_embedding":
         raise ValueError(f"output_value={output_value!r}; only sentence_embedding (use hidden_states for tokens)")
@@ -80,7 +81,7 @@ def convert_vectors(
     return vectors if single else list(vectors)
 
 
-def to_unit_length(vectors: Any) -> Tensor:
+def to_unit_length(vectors: ArrayLike) -> Tensor:
     """Return unit vectors, float32 `(vectors, dimensions)`, of an array, a tensor, one vector, or a list of vectors."""
     if isinstance(vectors, list | tuple) and vectors and isinstance(vectors[0], Tensor):
         vectors = torch.stack(list(vectors))

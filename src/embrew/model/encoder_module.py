@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import numpy as np
 import torch
@@ -34,6 +34,36 @@ from embrew.text.tokens import Row, Segment, Tokens, select_masked
 logger = logging.getLogger(__name__)
 
 
+class CardFacts(TypedDict, total=False):
+    """Facts of a training that the model card is written from; the content of `training.json`.
+
+    Attributes:
+        stage: the last stage.
+        objectives: type of the objective, by stage.
+        arithmetic: dtype of matrix products, by stage.
+        recipe: the recipe as YAML.
+        data: data sets by stage, each with `name`, `hub`, `split`, `rows`, …, as in `run.json`.
+        scores: scores by set, after each stage; `base`: before the first one.
+        curves: learning curves by stage.
+        kept: the step whose weights were kept, by stage.
+        about: kind, split, size and metric of the evaluation sets.
+        before: facts of the encoder that training started from.
+        averaged: method, weights and inputs of an average, with the facts of the inputs as `records`.
+    """
+
+    stage: str
+    objectives: dict[str, str]
+    arithmetic: dict[str, str]
+    recipe: str
+    data: dict[str, list[dict[str, Any]]]
+    scores: dict[str, dict[str, float]]
+    curves: dict[str, list[Any]]
+    kept: dict[str, int]
+    about: dict[str, dict[str, str]]
+    before: CardFacts
+    averaged: dict[str, Any]
+
+
 class EncoderModule(nn.Module):
     """A causal LM, or a BERT-type encoder, with its template, attention and pooling, and `encode`.
 
@@ -52,13 +82,13 @@ class EncoderModule(nn.Module):
         contexts: prompts with demonstrations, by name; `encode` takes these names as it does those of `prompts`.
         truncate_dim: number of leading dimensions that embeddings keep; None: all.
         num_layers: number of layers kept by `cutting.cut`; None: all.
-        chain: adapters of earlier stages that were merged into the base's weights, in the order of merging.
-        merged_to_encode: whether the last of `chain` was merged when the encoder was opened, to encode faster; it is
-            saved as the adapter that a stage may continue.
+        merged_adapters: adapters of earlier stages that were merged into the base's weights, in the order of merging.
+        merged_to_encode: whether the last of `merged_adapters` was merged when the encoder was opened, to encode
+            faster; it is saved as the adapter that a stage may continue.
         steps: number of optimiser steps trained so far.
-        arithmetic: dtype of the matrix products in the last training, or None.
+        compute_dtype: dtype of the matrix products in the last training, or None.
         recipe: resolved recipe of its training, as YAML, or None.
-        record: facts about data and scores of the training, for the model card, or None.
+        card_facts: facts about data and scores of the training, for the model card, or None.
         base_folder: folder of a base without a public name; it is read again when the encoder is saved.
         trust_remote_code: whether code that came with the LM was run.
     """
@@ -91,16 +121,16 @@ class EncoderModule(nn.Module):
         if self.settings.demonstrations is not None:
             backbone.check_decoder("a prompt with demonstrations")
             self.demonstrator = Demonstrator(self.settings.demonstrations, backbone.hidden_size).to(backbone.device)
-        self.check_longest()
+        self.check_max_length()
         self.contexts: dict[str, PreparedContext] = {}
         self.truncate_dim: int | None = None
         self.num_layers: int | None = None
-        self.chain: list[AdapterState] = []
+        self.merged_adapters: list[AdapterState] = []
         self.merged_to_encode = False
         self.steps = 0
-        self.arithmetic: str | None = None
+        self.compute_dtype: str | None = None
         self.recipe: str | None = None
-        self.record: dict[str, Any] | None = None
+        self.card_facts: CardFacts | None = None
 
     def encode(
         self,
@@ -175,7 +205,7 @@ class EncoderModule(nn.Module):
             self.to(torch.device(device))
         if self.training:
             self.eval()
-        dimensions = check_integer("truncate_dim", truncate_dim, maximum=self.width)
+        dimensions = check_integer("truncate_dim", truncate_dim, maximum=self.pooled_dimensions)
         normalize = check_boolean("normalize_embeddings", normalize_embeddings) or self.settings.normalize
         vectors_by_template = [
             self.embed_rows(
@@ -220,7 +250,7 @@ class EncoderModule(nn.Module):
 
     def embed_rows(
         self,
-        rows: Callable[[int, int], list[Row]],
+        tokenize: Callable[[int, int], list[Row]],
         total: int,
         *,
         context: PreparedContext | None,
@@ -234,7 +264,7 @@ class EncoderModule(nn.Module):
         """Return vectors of rows of one template, float32 `(total, dimensions)` on the CPU.
 
         Args:
-            rows: function of start and stop that returns the rows in between (stop excluded).
+            tokenize: function of start and stop that returns the rows in between (stop excluded).
             total: number of rows.
             context: context that the rows contain.
             num_layers: number of layers to run.
@@ -259,10 +289,10 @@ class EncoderModule(nn.Module):
             batch_tokens = default_batch_tokens(self.device)
         with torch.inference_mode():
             return encode_rows(
-                rows,
+                tokenize,
                 total,
                 embed_batch,
-                dimensions or self.width,
+                dimensions or self.pooled_dimensions,
                 batch_size=batch_size or 1,
                 batch_tokens=batch_tokens,
                 show_progress_bar=show_progress_bar,
@@ -334,7 +364,7 @@ class EncoderModule(nn.Module):
         only_attention = not causal_layers(inner) and not getattr(inner, "hidden_size_per_layer_input", None)
         return bool(self.attention.is_causal) and only_attention and can_share(inner)
 
-    def tokens(
+    def tokenize(
         self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
     ) -> Tokens:
         """Apply the template and tokenise texts; return a padded batch on the encoder's device."""
@@ -355,14 +385,14 @@ class EncoderModule(nn.Module):
         prefix_states, states = self.backbone.split_states(tokens, self.attention, shared, num_layers=num_layers)
         return self.pool(states, tokens, prefix_states)
 
-    def pool(self, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
+    def pool(self, states: Tensor, tokens: Tokens, prefix_states: Tensor | None = None) -> Tensor:
         """Pool states `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one.
 
-        `before` as in `pooling.pool`.
+        `prefix_states` as in `pooling.pool`.
         """
-        return embed(self.head, self.settings.pooling, states, tokens, before)
+        return embed(self.head, self.settings.pooling, states, tokens, prefix_states)
 
-    def layers(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
+    def layer_embeddings(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
         """Return pooled embeddings of every layer, float32 `(layers, batch, hidden)`; i: `forward(num_layers=i)`.
 
         Args:
@@ -372,7 +402,7 @@ class EncoderModule(nn.Module):
         pooled = partial(self.pool, tokens=tokens)
         return torch.stack(self.backbone.read_layers(tokens, self.attention, pooled, num_layers=num_layers))
 
-    def memory(self, tokens: Tokens) -> Tensor:
+    def memory_states(self, tokens: Tokens) -> Tensor:
         """Return the final hidden states of the memory tokens, `(texts, k, hidden)`."""
         self.template.check_all_memory("a tensor of memory states")
         states = self.hidden_states(tokens)
@@ -400,7 +430,7 @@ class EncoderModule(nn.Module):
             raise ValueError(f"pooling.{', '.join(trained)} belong to trained weights; build another encoder")
         if changed.settings.demonstrations != self.settings.demonstrations:
             raise ValueError("demonstrations belong to trained weights; build another encoder")
-        changed.check_longest()
+        changed.check_max_length()
         changed.settings.check_learned_tokens(len(self.template.memory_ids), len(self.template.soft_prompt_ids))
         if not {"template", *self.settings.template_options}.isdisjoint(changes):
             changed.templates = changed.make_templates(self.tokenizer, self.template.memory_ids)
@@ -408,10 +438,10 @@ class EncoderModule(nn.Module):
             changed.use_attention(changed.settings.attention)
         return changed
 
-    def check_longest(self) -> None:
+    def check_max_length(self) -> None:
         """Raise if `max_length` exceeds the model's maximum number of positions."""
         limit = self.max_seq_length
-        self.backbone.check_longest(limit, f"max_length={limit}", "set max_length to that or less")
+        self.backbone.check_row_length(limit, f"max_length={limit}", "set max_length to that or less")
 
     def use_attention(self, mode: AttentionMode) -> None:
         """Set the attention pattern, and check on a forward pass that the model applies it.
@@ -499,13 +529,13 @@ class EncoderModule(nn.Module):
         return max(self.max_length.values())
 
     @property
-    def width(self) -> int:
+    def pooled_dimensions(self) -> int:
         """Dimensions of a pooled vector before `truncate_dim`: of one hidden state, or of several concatenated ones."""
         return self.settings.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
 
     def get_embedding_dimension(self) -> int:
         """Return the number of dimensions of an embedding."""
-        return self.width if self.truncate_dim is None else self.truncate_dim
+        return self.pooled_dimensions if self.truncate_dim is None else self.truncate_dim
 
     get_sentence_embedding_dimension = get_embedding_dimension  # its name before Sentence-Transformers 5.4
 

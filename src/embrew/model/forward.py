@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from embrew.model.attention import (
     MODES,
@@ -21,7 +22,7 @@ from embrew.model.attention import (
     with_short_windows,
 )
 from embrew.model.batching import Cost
-from embrew.model.cpu.packing import Packed
+from embrew.model.cpu.attention import Packed
 from embrew.model.kernels import Bottleneck, two_calls_apply, use_two_calls
 from embrew.model.layers import (
     SHARED,
@@ -57,7 +58,7 @@ def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
 
 
 def forward(
-    inner: Any,
+    inner: PreTrainedModel,
     embedded: Tensor,
     tokens: Tokens,
     attention: Attention,
@@ -120,19 +121,21 @@ def _run(
             positions = torch.arange(embedded.shape[1], device=embedded.device)[None]
     by_config = masks == "library" and attention.is_causal is False  # whose windows may differ
     is_causal = None if by_config else attention.is_causal is not False
-    seen = with_configuration(inner, is_causal=is_causal, num_layers=num_layers, library_masks=not unmasked)
+    configured = with_configuration(inner, is_causal=is_causal, num_layers=num_layers, library_masks=not unmasked)
     if getattr(inner, "hidden_size_per_layer_input", None):
         in_vocabulary = (tokens.input_ids < inner.vocab_size) & (tokens.segment_ids != Segment.SOFT)
         options |= per_layer_inputs(inner, tokens.input_ids, in_vocabulary)
-    states: Tensor = seen(
+    states: Tensor = configured(
         inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False, **options
     ).last_hidden_state
     return states
 
 
-def _run_packed(inner: Any, embedded: Tensor, tokens: Tokens, packed: Packed, num_layers: int | None = None) -> Tensor:
-    seen = with_configuration(inner, is_causal=packed.is_causal, num_layers=num_layers, library_masks=False)
-    states = seen(
+def _run_packed(
+    inner: PreTrainedModel, embedded: Tensor, tokens: Tokens, packed: Packed, num_layers: int | None = None
+) -> Tensor:
+    configured = with_configuration(inner, is_causal=packed.is_causal, num_layers=num_layers, library_masks=False)
+    states = configured(
         inputs_embeds=packed.pack(embedded),
         attention_mask=None,
         position_ids=packed.positions,
@@ -145,7 +148,7 @@ def _run_packed(inner: Any, embedded: Tensor, tokens: Tokens, packed: Packed, nu
 _PACKS: dict[Hashable, bool] = {}
 
 
-def can_pack(inner: Any, attention: Attention) -> bool:
+def can_pack(inner: PreTrainedModel, attention: Attention) -> bool:
     """Return whether a model on a CPU reads texts that follow each other in one row as it reads them apart.
 
     Measured once per model class, kernel and pattern in a process. Never where texts are encoded: batches sorted by
@@ -167,7 +170,7 @@ def can_pack(inner: Any, attention: Attention) -> bool:
     return _PACKS[key]
 
 
-def pack(inner: Any, tokens: Tokens, attention: Attention) -> Packed | None:
+def pack(inner: PreTrainedModel, tokens: Tokens, attention: Attention) -> Packed | None:
     """Return a batch as one row without padding, which a model on a CPU reads faster; None where it does not."""
     width = tokens.input_ids.shape[1]
     if len(tokens) == 1 or tokens.position_ids is not None or not can_pack(inner, attention):
@@ -177,33 +180,33 @@ def pack(inner: Any, tokens: Tokens, attention: Attention) -> Packed | None:
     return Packed.from_tokens(tokens, is_causal=attention.is_causal is True)
 
 
-def cost_of(inner: Any, attention: Attention, *, training: bool) -> Cost:
+def cost_of(inner: PreTrainedModel, attention: Attention, *, training: bool) -> Cost:
     """Return what a forward pass of a model takes."""
     return Cost.for_layers(layers_of(inner), training=training, packed=can_pack(inner, attention))
 
 
-def _windows(inner: Any) -> list[int | None]:
+def _windows(inner: PreTrainedModel) -> list[int | None]:
     return [getattr(inner.config, name, None) for name in ("sliding_window", "attention_chunk_size")]
 
 
 _CAUSAL: dict[Hashable, Masks | None] = {}
 _EXPLICIT: dict[Hashable, bool] = {}
-Way = Literal["flag", "mask", "own"]
-_BIDIRECTIONAL: dict[Hashable, Way] = {}  # a failure is not kept: another model's weights may be whole
+BidirectionalBy = Literal["flag", "mask", "own"]
+_BIDIRECTIONAL: dict[Hashable, BidirectionalBy] = {}  # a failure is not kept: another model's weights may be whole
 _VERIFIED: set[Hashable] = set()
 
 
-def masks_for(inner: Any, attention: Attention) -> Masks:
+def masks_for(inner: PreTrainedModel, attention: Attention) -> Masks:
     """Return what masks a model is called with under an attention pattern that it was measured to follow."""
     if attention.is_causal:
         return causal_masks(inner)
     if attention.is_causal is None:  # two calls of a bottleneck know nothing of the library's masks
         return "explicit" if causal_masks(inner) == "library" else "usual"
-    ways: dict[Way | None, Masks] = {"mask": "explicit", "own": "library"}
+    ways: dict[BidirectionalBy | None, Masks] = {"mask": "explicit", "own": "library"}
     return ways.get(bidirectional_by(inner), "usual")
 
 
-def causal_masks(inner: Any) -> Masks:
+def causal_masks(inner: PreTrainedModel) -> Masks:
     """Return the masks with which a model has the states of the library's own call, which is given a mask of ones.
 
     Measured once per configuration and kernel in a process, on a short text, with windows that are shorter than it.
@@ -222,7 +225,7 @@ def causal_masks(inner: Any) -> Masks:
     return _CAUSAL[key] or _refuse(inner)
 
 
-def _refuse(inner: Any) -> NoReturn:
+def _refuse(inner: PreTrainedModel) -> NoReturn:
     raise ValueError(
         f"{type(inner).__name__} with attn_implementation={inner.config._attn_implementation} has other hidden states "
         "from input embeddings, which embrew calls it with, than from the ids of the same text, or none; choose "
@@ -230,7 +233,7 @@ def _refuse(inner: Any) -> NoReturn:
     )
 
 
-def takes_explicit(inner: Any) -> bool:
+def takes_explicit(inner: PreTrainedModel) -> bool:
     """Return whether a causal model has the library's states with embrew's mask of four dimensions; measured likewise.
 
     So what an explicit mask replaces holds nothing else: no positions, and windows as they are understood here.
@@ -241,7 +244,9 @@ def takes_explicit(inner: Any) -> bool:
     return _EXPLICIT[key]
 
 
-def _as_library(inner: Any, masks: Masks, attention: Attention = CAUSAL, *, same: float | None = None) -> bool:
+def _as_library(
+    inner: PreTrainedModel, masks: Masks, attention: Attention = CAUSAL, *, same: float | None = None
+) -> bool:
     return all(
         give_same_states(
             part,
@@ -254,7 +259,7 @@ def _as_library(inner: Any, masks: Masks, attention: Attention = CAUSAL, *, same
     )
 
 
-def bidirectional_by(inner: Any) -> Way | None:
+def bidirectional_by(inner: PreTrainedModel) -> BidirectionalBy | None:
     """Return how a model is made bidirectional: by the library's flag, by an explicit mask, or not at all (None).
 
     Measured once per configuration and kernel in a process: some families ignore the flag, or follow it only in
@@ -263,19 +268,19 @@ def bidirectional_by(inner: Any) -> Way | None:
     key = key_of(inner)
     if key not in _BIDIRECTIONAL:
         attention = Attention("bidirectional")
-        ways: tuple[tuple[Way, Masks], ...] = (("flag", "usual"), ("mask", "explicit"))
+        ways: tuple[tuple[BidirectionalBy, Masks], ...] = (("flag", "usual"), ("mask", "explicit"))
         is_bidirectional = reads_both_ways(inner.config)
-        for way, masks in (("flag", "usual"), ("own", "library")) if is_bidirectional else ways:
+        for by, masks in (("flag", "usual"), ("own", "library")) if is_bidirectional else ways:
             takes = (
                 _as_library(inner, masks, attention) if is_bidirectional else masks == "usual" or takes_explicit(inner)
             )
             if takes and follows_pattern(inner, attention, partial(_run, inner, attention=attention, masks=masks)):
-                _BIDIRECTIONAL[key] = way
+                _BIDIRECTIONAL[key] = by
                 break
     return _BIDIRECTIONAL.get(key)
 
 
-def check_attention(inner: Any, attention: Attention, original: Attention = CAUSAL) -> None:
+def check_attention(inner: PreTrainedModel, attention: Attention, original: Attention = CAUSAL) -> None:
     """Measure that a model follows an attention pattern; once per configuration, kernel and pattern in a process.
 
     Args:
@@ -313,7 +318,7 @@ def check_attention(inner: Any, attention: Attention, original: Attention = CAUS
     _VERIFIED.add(key)
 
 
-def try_two_calls(inner: Any) -> bool:
+def try_two_calls(inner: PreTrainedModel) -> bool:
     """Switch a model to the two calls of a bottleneck; back to sdpa where it does not follow them (StableLM)."""
     if not use_two_calls(inner):
         return False
@@ -325,7 +330,7 @@ def try_two_calls(inner: Any) -> bool:
     return True
 
 
-def _follows(inner: Any, attention: Attention) -> bool:
+def _follows(inner: PreTrainedModel, attention: Attention) -> bool:
     if attention.is_causal is False:
         return bidirectional_by(inner) is not None
     if attention.is_causal is None and not takes_explicit(inner):
@@ -337,7 +342,7 @@ def _follows(inner: Any, attention: Attention) -> bool:
 
 
 def read_layers(
-    inner: Any,
+    inner: PreTrainedModel,
     embedded: Tensor,
     tokens: Tokens,
     attention: Attention,
@@ -373,7 +378,7 @@ def read_layers(
     return [*outputs, read(last)]
 
 
-def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention) -> list[Tensor]:
+def raw_states(inner: PreTrainedModel, embedded: Tensor, tokens: Tokens, attention: Attention) -> list[Tensor]:
     """Return the first layer's input, the output of every layer but the last, and the final states.
 
     The `hidden_states` of the library, which are not used, since it gathers them by hooks on the layers, which

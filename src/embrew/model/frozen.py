@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from embrew.model.attention import Attention, evaluating
 from embrew.model.batching import Cost
-from embrew.model.cast_weight import CastWeight
 from embrew.model.forward import cost_of, forward, pack, write_soft
+from embrew.model.layers import CastWeight
 from embrew.text.tokens import Tokens
 
 
@@ -45,7 +46,7 @@ def original_states(model: Any, tokens: Tokens) -> Tensor:
 class FrozenCopy(nn.Module):
     """A second copy of the original LM, which is not trained."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model.requires_grad_(False)
         self.eval()
@@ -92,7 +93,7 @@ class FrozenLM:
         return head._replace(weight=head.weight.detach(), bias=bias)
 
 
-def trained_head(model: Any) -> Head:
+def trained_head(model: PreTrainedModel) -> Head:
     """Return the head of a causal LM in training, whose weights have a gradient where they are trained, tied or not.
 
     Raises:
@@ -106,7 +107,7 @@ def trained_head(model: Any) -> Head:
     return _head(model)
 
 
-def _head(model: Any) -> Head:
+def _head(model: PreTrainedModel) -> Head:
     config, layer = model.config, model.get_output_embeddings()
     scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
     softcap = getattr(config, "final_logit_softcapping", None)
@@ -122,13 +123,13 @@ def _head(model: Any) -> Head:
 _CHECKED: set[Hashable] = set()
 
 
-def check_head(model: Any) -> None:
+def check_head(model: PreTrainedModel) -> None:
     """Raise ValueError unless `FrozenLM.head` of a model gives the model's own logits; before weights are sharded."""
     if not isinstance(model.get_output_embeddings(), BaseTunerLayer):
         _head(model)
 
 
-def _check_logits(model: Any, head: Head) -> None:
+def _check_logits(model: PreTrainedModel, head: Head) -> None:
     """Compare the logits of a head with the model's own; once per model class and settings in a process."""
     key = (type(model), head.scale, head.softcap, head.bias is None)
     if key in _CHECKED:

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
 from embrew.model.attention import TWO_CALLS, Attention, first_prompt, give_same_states, key_of, library_states
-from embrew.model.cpu.packing import Packed, attend_each_row
-from embrew.model.cpu.sdpa import float32_on_cpu, sdpa
+from embrew.model.cpu.attention import Packed, attend_each_row, float32_on_cpu, sdpa
 from embrew.text.tokens import Segment, Tokens, upload
 
 
@@ -111,7 +110,7 @@ AttentionMaskInterface.register(TWO_CALLS, sdpa_mask)
 _SAME_AS_SDPA: dict[Hashable, bool] = {}
 
 
-def use_two_calls(inner: Any) -> bool:
+def use_two_calls(inner: PreTrainedModel) -> bool:
     """Switch a model with the library's sdpa to the kernel of two calls; return True if it is active.
 
     Not where its states would change, measured once per configuration in a process: Falcon asks its configuration for
@@ -127,12 +126,12 @@ def use_two_calls(inner: Any) -> bool:
     return bool(inner.config._attn_implementation == TWO_CALLS)
 
 
-def _under(inner: Any, kernel: str, embedded: Tensor, tokens: Tokens) -> Tensor:
+def _under(inner: PreTrainedModel, kernel: str, embedded: Tensor, tokens: Tokens) -> Tensor:
     inner.config._attn_implementation = kernel
     return library_states(inner, embedded, tokens)
 
 
-def use_own_sdpa(inner: Any) -> None:
+def use_own_sdpa(inner: PreTrainedModel) -> None:
     """Replace the library's sdpa by embrew's, which is faster in training on a CPU."""
     if inner.device.type == "cpu":
         use_two_calls(inner)
@@ -144,7 +143,7 @@ def _gather(states: Tensor, positions: Tensor) -> Tensor:
     return states.gather(2, index)
 
 
-def two_calls_apply(inner: Any, tokens: Tokens) -> bool:
+def two_calls_apply(inner: PreTrainedModel, tokens: Tokens) -> bool:
     """Return whether two calls equal the pattern: no branches, and no window shorter than a row."""
     if inner.config._attn_implementation != TWO_CALLS or tokens.position_ids is not None:
         return False

@@ -1,14 +1,16 @@
-"""The layers of a model without its head: found, replaced in a shallow copy; how many positions they take."""
+"""The layers of a model without its head: found, replaced in a shallow copy; their positions; weights cast once."""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from embrew.text.tokens import Tokens
 
@@ -34,7 +36,7 @@ def path_of_layers(inner: Any) -> str:
     raise ValueError(f"{type(inner).__name__} has no layers under a name known here ({', '.join(LAYERS)})")
 
 
-def has_module(module: Any, path: str) -> bool:
+def has_module(module: nn.Module, path: str) -> bool:
     """Return whether a module has one of that dotted path."""
     try:
         module.get_submodule(path)
@@ -49,7 +51,7 @@ def layers_of(inner: Any) -> list[nn.Module]:
     return layers * inner.config.num_hidden_layers if len(layers) == 1 and has_module(inner, SHARED) else layers
 
 
-def causal_layers(inner: Any) -> list[str]:
+def causal_layers(inner: PreTrainedModel) -> list[str]:
     """Return the kinds of the layers that mix tokens without attention, so from left to right in every mode."""
     kinds = getattr(getattr(inner, "config", None), "layer_types", None) or ()
     return [kind for kind in kinds if kind not in ATTENTION]
@@ -85,7 +87,7 @@ def with_module(module: Any, path: str, part: nn.Module) -> Any:
     return copied
 
 
-def with_layers(inner: Any, layers: Sequence[nn.Module]) -> Any:
+def with_layers(inner: PreTrainedModel, layers: Sequence[nn.Module]) -> Any:
     """Return a shallow copy of a model without its head, with other layers."""
     copied = with_module(inner, path_of_layers(inner), nn.ModuleList(layers))
     if has_module(inner, SHARED):
@@ -94,7 +96,7 @@ def with_layers(inner: Any, layers: Sequence[nn.Module]) -> Any:
     return copied
 
 
-def reads_both_ways(config: Any) -> bool:
+def reads_both_ways(config: PreTrainedConfig) -> bool:
     """Return whether a causal LM's configuration says that its tokens read each other, as in many embedding models."""
     flags = getattr(config, "is_causal", None), getattr(config, "use_bidirectional_attention", None)
     return flags[0] is False or flags[1] is True
@@ -153,7 +155,7 @@ COUNT_IN_ROW = ("bloom", "mpt", "gpt_neo")
 _MAX_POSITIONS: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 
 
-def max_positions(inner: Any) -> float:
+def max_positions(inner: PreTrainedModel) -> float:
     """Return the largest number of tokens of a row; infinity where positions are rotary, or a bias by distance (ALiBi).
 
     A causal LM has as many as the rows of its embedding of positions (GPT-2, OPT, GPT-Neo), or of its table of angles
@@ -181,7 +183,7 @@ def max_positions(inner: Any) -> float:
     return _MAX_POSITIONS[inner]
 
 
-def known_positions(inner: Any) -> float:
+def known_positions(inner: PreTrainedModel) -> float:
     """Return the largest number of tokens of a row that a model was made for, rotary positions included.
 
     Beyond `max_position_embeddings` of its configuration a model with rotary positions reads on, and predicts badly.
@@ -189,13 +191,13 @@ def known_positions(inner: Any) -> float:
     return min(max_positions(inner), getattr(inner.config, "max_position_embeddings", None) or float("inf"))
 
 
-def is_bert_type(inner: Any) -> bool:
+def is_bert_type(inner: PreTrainedModel) -> bool:
     """Return whether a model without its head has the layers of a BERT-type encoder."""
     embeddings = getattr(inner, "embeddings", None)
     return embeddings is not None and not isinstance(embeddings, nn.Embedding)
 
 
-def check_positions(inner: Any, tokens: Tokens) -> None:
+def check_positions(inner: PreTrainedModel, tokens: Tokens) -> None:
     """Raise where a row is longer than the model has positions.
 
     Raises:
@@ -214,7 +216,7 @@ def check_positions(inner: Any, tokens: Tokens) -> None:
         )
 
 
-def check_takes_branches(inner: Any) -> None:
+def check_takes_branches(inner: PreTrainedModel) -> None:
     """Raise where two continuations of a text in one row would not get the states that each gets alone.
 
     Raises:
@@ -233,3 +235,28 @@ def check_takes_branches(inner: Any) -> None:
             "positions in the row; llama2vec trains on such rows: use a model family whose attention takes a mask and "
             "whose positions are rotary or learned (Llama, Qwen, Mistral)"
         )
+
+
+class CastWeight:
+    """A copy of a frozen weight in the dtype of autocast, until the weight changes. Copied or pickled, it is empty.
+
+    A change through `weight.data` is not noticed, since PyTorch does not count it.
+    """
+
+    def __init__(self) -> None:
+        self._copy: tuple[Hashable, Tensor] | None = None
+
+    def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the weight in a dtype; itself, if it has that dtype."""
+        if weight.dtype == dtype:
+            return weight
+        version = None if weight.is_inference() else weight._version  # inference tensors have none
+        key = weight.data_ptr(), version, dtype
+        cached = self._copy  # another thread may replace it
+        if cached is None or cached[0] != key:
+            with torch.inference_mode(False):  # it serves training too
+                cached = self._copy = key, weight.detach().to(dtype)
+        return cached[1]
+
+    def __reduce__(self) -> tuple[type[CastWeight], tuple[()]]:
+        return CastWeight, ()

@@ -159,24 +159,24 @@ def pooling_weights(pooling: Pooling, tokens: Tokens) -> Tensor:
 
 
 def embed(
-    head: nn.Module | None, pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None = None
+    head: nn.Module | None, pooling: Pooling, states: Tensor, tokens: Tokens, prefix_states: Tensor | None = None
 ) -> Tensor:
     """Pool `states` as `pool` does, through the head if there is one: before pooling, or after it (`DenseLayers`)."""
     if isinstance(head, DenseLayers):
-        vectors: Tensor = head(pool(pooling, states, tokens, before)).float()
+        vectors: Tensor = head(pool(pooling, states, tokens, prefix_states)).float()
         return vectors
     if head is not None:
-        states, before = head(states), None if before is None else head(before)
-    return pool(pooling, states, tokens, before)
+        states, prefix_states = head(states), None if prefix_states is None else head(prefix_states)
+    return pool(pooling, states, tokens, prefix_states)
 
 
-def pool(pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
+def pool(pooling: Pooling, states: Tensor, tokens: Tokens, prefix_states: Tensor | None = None) -> Tensor:
     """Pool `states` `(batch, tokens, hidden)` to float32 `(batch, dimensions)`.
 
-    `before` `(1, prefix, hidden)` are the states of a prefix that all rows share; `states` are those after it.
+    `prefix_states` `(1, prefix, hidden)` are the states of a prefix that all rows share; `states` are those after it.
     """
     with full_float32(states.device.type):
-        prefix_length = 0 if before is None else before.shape[1]
+        prefix_length = 0 if prefix_states is None else prefix_states.shape[1]
         if pooling.mode == "concat":
             return (
                 select_masked(states, pooled_positions(pooling, tokens.host)[:, prefix_length:])
@@ -184,7 +184,7 @@ def pool(pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None
                 .reshape(len(states), -1)
             )
         weights = upload(pooling_weights(pooling, tokens.host), states.device)
-        if before is None:
+        if prefix_states is None:
             return torch.einsum("bt,bth->bh", weights, states.float())
         pooled = torch.einsum("bt,bth->bh", weights[:, prefix_length:], states.float())
-        return pooled if pooling.mode == "last" else pooled + weights[:, :prefix_length] @ before[0].float()
+        return pooled if pooling.mode == "last" else pooled + weights[:, :prefix_length] @ prefix_states[0].float()

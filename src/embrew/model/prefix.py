@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from embrew.model.attention import PROBE_WIDTH, give_same_states, key_of, library_states, with_short_windows
@@ -132,25 +132,25 @@ class SharedPrefix:
     count: int
     key: Hashable
 
-    def states(self, seen: Any, embed: Callable[[Tokens], Tensor], tokens: Tokens) -> tuple[Tensor, Tensor]:
+    def states(self, model: Any, embed: Callable[[Tokens], Tensor], tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return final states of the prefix `(1, count, hidden)` and of what follows it `(batch, rest, hidden)`.
 
         While the rest is computed, one layer's keys and values at a time are concatenated with each row's own.
 
         Args:
-            seen: the model without its head, causal.
+            model: the model without its head, causal.
             embed: from tokens to input embeddings.
             tokens: the batch.
         """
         first = _columns(tokens, slice(0, self.count), slice(0, 1))
         device = tokens.input_ids.device
         cast = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
-        config = seen.config
-        key = (self.key, config.num_hidden_layers, config._attn_implementation, device, seen.dtype, cast)
-        computed = self.prefix.get_or_compute(key, lambda: compute_prefix(seen, embed(first)))
+        config = model.config
+        key = (self.key, config.num_hidden_layers, config._attn_implementation, device, model.dtype, cast)
+        computed = self.prefix.get_or_compute(key, lambda: compute_prefix(model, embed(first)))
         rest = _columns(tokens, slice(self.count, None), slice(None))
         position_ids = torch.arange(self.count, tokens.input_ids.shape[1], device=device)[None]
-        states = seen(
+        states = model(
             inputs_embeds=embed(rest), position_ids=position_ids, **cache_arguments(computed.layers)
         ).last_hidden_state
         return computed.states, states
@@ -159,7 +159,7 @@ class SharedPrefix:
 _SHARED: dict[Hashable, bool] = {}
 
 
-def can_share(inner: Any) -> bool:
+def can_share(inner: PreTrainedModel) -> bool:
     """Return whether a text after a shared prefix has the states that it has in the library's call of both.
 
     Measured once per configuration and kernel in a process: some families keep no keys and values (GPT, RWKV), or
@@ -169,7 +169,7 @@ def can_share(inner: Any) -> bool:
         inner: the model without its head, causal.
     """
 
-    def after_prefix(model: Any, embedded: Tensor, tokens: Tokens) -> Tensor:
+    def after_prefix(model: PreTrainedModel, embedded: Tensor, tokens: Tokens) -> Tensor:
         def embed(part: Tokens) -> Tensor:
             embeddings: Tensor = inner.get_input_embeddings()(part.input_ids)
             return embeddings.to(inner.dtype)
@@ -190,17 +190,17 @@ def can_share(inner: Any) -> bool:
     return _SHARED[key]
 
 
-def compute_prefix(seen: Any, embedded: Tensor) -> PrefixStates:
+def compute_prefix(model: PreTrainedModel, embedded: Tensor) -> PrefixStates:
     """Return what a model computes for embeddings `(1, count, hidden)`."""
     cache = DynamicCache()  # without a configuration: layers with a window keep what is beyond it, too
-    states = seen(inputs_embeds=embedded, past_key_values=cache, use_cache=True).last_hidden_state
+    states = model(inputs_embeds=embedded, past_key_values=cache, use_cache=True).last_hidden_state
     layers: Any = cache.layers
     return PrefixStates(tuple((layer.keys, layer.values) for layer in layers), states)
 
 
 def cache_arguments(layers: tuple[tuple[Tensor, Tensor], ...]) -> dict[str, Any]:
     """Return arguments of a model with which its input follows kept keys and values."""
-    return {"past_key_values": Cache(layers=[_Before(*pair) for pair in layers]), "use_cache": True}
+    return {"past_key_values": Cache(layers=[_PrefixLayer(*pair) for pair in layers]), "use_cache": True}
 
 
 def _columns(tokens: Tokens, columns: slice, rows: slice) -> Tokens:
@@ -209,7 +209,7 @@ def _columns(tokens: Tokens, columns: slice, rows: slice) -> Tokens:
     return replace(some.to(tokens.device), soft=tokens.soft)
 
 
-class _Before(CacheLayerMixin):
+class _PrefixLayer(CacheLayerMixin):
     """A layer's keys and values of the prefix; each row's own follow them for one call, and are not kept."""
 
     is_sliding = False  # all are here; where there is a window, the mask applies it

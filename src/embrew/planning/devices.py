@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from embrew.free_memory import total_and_free
+from embrew.machine import total_and_free
 
 GIB = 1 << 30
 GPU_OVERHEAD = 1 * GIB  # what CUDA itself and the libraries' workspaces take, and fragments between tensors

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from embrew.config.validation import Config, refusing
 from embrew.settings.base import Quantization
 from embrew.settings.encoder import EncoderSettings, Length, Pooling
+from embrew.settings.validation import Config, refusing
 from embrew.text.pattern import check_words_after, split_pattern
 from embrew.text.texts import SIDES
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from embrew.config.suggestions import did_you_mean, quoted
-from embrew.config.yaml_files import MAX_DEPTH, TOO_DEEP, Dumper, parse_yaml
+from embrew.settings.validation import did_you_mean, quoted
+from embrew.settings.yaml_files import MAX_DEPTH, TOO_DEEP, Dumper, parse_yaml
 
 logger = logging.getLogger(__name__)
 

@@ -10,13 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from embrew.config.suggestions import quoted
-from embrew.config.validation import Config, KeyPath, dotted, explain
-from embrew.config.yaml_files import dump_yaml, line_of, list_shipped, parse_yaml, read_shipped
 from embrew.files.names import LOCAL_PREFIX, base_name, from_home, public_path
 from embrew.recipe.encoder import EncoderConfig
 from embrew.recipe.overrides import KeysOf, Override, apply_overrides, as_text, parse_override
 from embrew.recipe.stage import EvaluationConfig, StageConfig
+from embrew.settings.validation import Config, KeyPath, dotted, explain, quoted
+from embrew.settings.yaml_files import dump_yaml, line_of, list_shipped, parse_yaml, read_shipped
 
 Change = Callable[[str], str]
 FOLDER_KEYS = ("teacher", "vectors")  # keys of objectives

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from embrew.config.validation import Config, refusing
 from embrew.files.formats import RUN
 from embrew.files.names import MAX_NAME_BYTES
+from embrew.settings.validation import Config, refusing
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]

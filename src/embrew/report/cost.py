@@ -13,11 +13,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from embrew.analysis.efficiency import pareto_front
-from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds import KINDS
 from embrew.report.comparison import TaskScores
 from embrew.report.section import EncoderCost, NestedScores, Section, Subject, Values, model_colours
 from embrew.report.verdict import best_and_other
+from embrew.settings.validation import shortened
 from embrew.text_encoder import encode_options
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.retrieval import select_documents
 from embrew.evaluation.rows import task_retrieval, task_rows
 from embrew.evaluation.task import instructed
+from embrew.ranking import sample_in_order
 from embrew.report.section import Components, Section, Subject, Values, VectorFigures
-from embrew.sampling import sample_in_order
 from embrew.text_encoder import encode_options, unit_vectors
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from embrew.data.reading import expand
 from embrew.evaluation.find import find_task
 from embrew.evaluation.results import Result, Sidecar, read_paths
 from embrew.evaluation.task import COMMON_SETTINGS, PART_PREFIX, DevPart, MtebTask, Task
-from embrew.files.checksums import content_hash
+from embrew.files.checksums import content_hash, sealed
 from embrew.files.formats import REPORT
 from embrew.files.names import shown_path
 from embrew.files.reading import read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import claimed, write_json
 from embrew.progress import progress, within
 from embrew.report.comparison import (

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds.retrieval import RANKING_DEPTH
 from embrew.evaluation.rows import task_retrieval
 from embrew.plot_style import CYCLE, METHODS
 from embrew.report.geometry import TaskKey, TaskSample, sample_texts
 from embrew.report.section import Components, Section, Subject
 from embrew.report.verdict import best_and_other
+from embrew.settings.validation import shortened
 
 if TYPE_CHECKING:
     from embrew.evaluation.results import Result

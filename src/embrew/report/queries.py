@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.retrieval import RANKING_DEPTH, candidate_names
 from embrew.evaluation.kinds.similarity import best_threshold
@@ -18,6 +17,7 @@ from embrew.evaluation.rows import task_retrieval, task_rows
 from embrew.evaluation.task import Task
 from embrew.report.comparison import TaskScores
 from embrew.report.section import Section, Subject, Values
+from embrew.settings.validation import shortened
 
 LISTED = 10  # maximum number of changes of a task and model that are won, and that are lost
 LISTED_IN_ALL = 1000  # maximum number of changes on the page

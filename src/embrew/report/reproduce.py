@@ -9,10 +9,10 @@ import sys
 from embrew.files.formats import versions
 from embrew.files.names import LOCAL_PREFIX
 from embrew.inspection import command
+from embrew.machine import cores
 from embrew.report.comparison import Model
 from embrew.report.section import Section, Subject, Values
 from embrew.report.sources import ModelSource
-from embrew.threads import cores
 
 
 def section(subject: Subject) -> Section:

@@ -10,7 +10,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
 
-from embrew.config.yaml_files import parse_yaml
 from embrew.evaluation.results import read_paths
 from embrew.files.formats import ENCODER, GAP, RUN, SWEEP
 from embrew.files.names import base_name, from_home, path_inside, shown_path
@@ -20,6 +19,7 @@ from embrew.opening import is_recipe
 from embrew.recipe import Recipe
 from embrew.recipe.recipe import beside, with_paths
 from embrew.report.comparison import folders_by_name, pooling_of_results, with_pooling
+from embrew.settings.yaml_files import parse_yaml
 from embrew.storage.foreign import check_is_model
 from embrew.storage.parts import BASE
 

@@ -18,7 +18,7 @@ from embrew.evaluation.results import mean_score, size_of
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.runs import prepare
 from embrew.evaluation.task import DevPart, MtebTask, Task
-from embrew.files.sealed import sealed
+from embrew.files.checksums import sealed
 from embrew.files.writing import write_json
 from embrew.opening import POOLINGS, is_bare, no_pooling, open_bare
 from embrew.progress import within

@@ -87,7 +87,9 @@ class LabelledGraph(nn.Module):
         self.attention = encoder.attention
         self.pooling = encoder.pooling
         self.head = copy.deepcopy(encoder.head)
-        self.slots = encoder.width // (encoder.pooling.projection or encoder.backbone.hidden_size)  # concatenated
+        self.slots = encoder.pooled_dimensions // (
+            encoder.pooling.projection or encoder.backbone.hidden_size
+        )  # concatenated
         self.numbers_itself = is_bert_type(model)  # RoBERTa's positions begin after that of padding
         self.float().cpu().eval().requires_grad_(False)
 

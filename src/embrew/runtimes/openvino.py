@@ -17,6 +17,7 @@ from embrew.encoder import Encoder
 from embrew.files.formats import OPENVINO as FORMAT
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
+from embrew.machine import cores
 from embrew.model.contexts import Context, PreparedContext
 from embrew.runtimes.converted import shape_of
 from embrew.runtimes.graph import OUTPUT, graph_refusal
@@ -31,7 +32,6 @@ from embrew.storage.base_model import pick_dtype, supports_natively
 from embrew.storage.parts import check_folder, open_tokenizer
 from embrew.text.tokens import Row
 from embrew.text_encoder import tokenizer_sha256
-from embrew.threads import cores
 
 logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")

@@ -48,7 +48,7 @@ class Shape:
     def check_attention(self, attention: Attention) -> None:
         """Nothing to do: the attention is part of the graph."""
 
-    def check_longest(self, longest: float, what: str, advice: str) -> None:
+    def check_row_length(self, longest: float, what: str, advice: str) -> None:
         """Raise where the longest row that settings allow has more tokens than there are positions."""
         if longest > self.max_positions:
             raise ValueError(f"{what}, and this model has positions for {self.max_positions:g} tokens; {advice}")
@@ -111,7 +111,7 @@ class OpenVINOEncoder(Encoder):
         return DEFAULT_COST
 
     @property
-    def width(self) -> int:
+    def pooled_dimensions(self) -> int:
         """Dimensions of the graph's vectors."""
         return self._dimensions
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from embrew.machine import cores
 from embrew.runtimes.graph import OUTPUT
-from embrew.threads import cores
 
 logger = logging.getLogger(__name__)
 EXAMPLE = 2, 6  # rows and tokens of the input that is traced; both are dynamic in the result

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from embrew.config.yaml_files import parse_yaml
 from embrew.cutting import cut
 from embrew.encoder import Encoder
 from embrew.files.formats import EXPORT
@@ -20,6 +19,7 @@ from embrew.runtimes.context_prompts import ContextPrompt, context_prompt
 from embrew.runtimes.graph import SentenceGraph, merged_model, write_rows
 from embrew.runtimes.reference import Parity, ReferenceEncoder, reference_cases
 from embrew.runtimes.stock_tokenizer import check_text, stock_prompts, stock_tokenizer
+from embrew.settings.yaml_files import parse_yaml
 from embrew.storage.card import data_names
 from embrew.storage.parts import check_tokenizer, write_tokenizer
 from embrew.storage.saving import tolerance
@@ -152,7 +152,7 @@ def make_portable(encoder: Encoder, reference: ReferenceEncoder, int8: Int8 | No
         "format": EXPORT.number,
         "tolerance": tolerance(encoder.backbone.dtype, encoder.backbone.num_layers),
         "max_length": encoder.max_seq_length,
-        "exported_from": {"max_length": reference.lengths, "data": data_names(encoder.record, steps=encoder.steps)},
+        "exported_from": {"max_length": reference.lengths, "data": data_names(encoder.card_facts, steps=encoder.steps)},
         "encoder": encoder.describe(),
         "versions": {name: version(name) for name in ("embrew", "sentence-transformers", "transformers", "torch")},
         "cases": reference_cases(reference, encoder, longest, prompts, contexts, ids),

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from pydantic import TypeAdapter, ValidationError
 
-from embrew.config.validation import explain
 from embrew.serving.routes import create_app
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
+from embrew.settings.validation import explain
 
 if TYPE_CHECKING:
     from ray.serve import Application

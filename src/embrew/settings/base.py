@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema
 
-from embrew.config.validation import Config, explain
+from embrew.settings.validation import Config, explain
 
 BLOCK = 64  # weights with one scale
 

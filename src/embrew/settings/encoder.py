@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from embrew.config.validation import Config, explain
+from embrew.settings.validation import Config, explain
 from embrew.text.pattern import Pattern, WordsAfter, check_learned, check_words_after, split_pattern
 from embrew.text.texts import SIDES, Preparation, lengths_of
 

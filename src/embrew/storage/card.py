@@ -9,7 +9,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from embrew.files.formats import GUARD
 from embrew.identity import describe
-from embrew.model.encoder_module import EncoderModule
+from embrew.model.encoder_module import CardFacts, EncoderModule
 from embrew.model.layers import causal_layers
 
 STOCK_CODE = """```python
@@ -56,7 +56,7 @@ def model_card(
     Nothing in it depends on the machine: no paths, no times, no hardware.
 
     Args:
-        encoder: described encoder; `encoder.record` has the facts of training.
+        encoder: described encoder; `encoder.card_facts` has the facts of training.
         stock: the prompts of a folder for other software, where the card is for one.
         lengths: the length limits of the encoder that such a folder was exported from.
         notes: parts in Markdown that follow how it is opened.
@@ -72,22 +72,22 @@ def export_options(encoder: EncoderModule) -> str:
     return "" if len(set(encoder.max_length.values())) == 1 else f" --max-length {encoder.max_seq_length}"
 
 
-def data_names(record: Mapping[str, Any] | None, *, steps: int) -> list[str] | None:
+def data_names(facts: CardFacts | None, *, steps: int) -> list[str] | None:
     """Return names of the data sets of all training, from what training noted; None: it noted nothing, or not all."""
-    if record is None or any({} in past.get("averaged", {}).get("records", ()) for past in _history(record)):
+    if facts is None or any({} in past.get("averaged", {}).get("records", ()) for past in _history(facts)):
         return None if steps else []
-    sets = [entry["name"] for past in _history(record) for entries in past["data"].values() for entry in entries]
+    sets = [entry["name"] for past in _history(facts) for entries in past["data"].values() for entry in entries]
     return sorted(set(sets))
 
 
-def without_scores(record: Mapping[str, Any]) -> dict[str, Any]:
+def without_scores(facts: CardFacts) -> CardFacts:
     """Return what training noted, without scores, which are those of other weights."""
-    return {**record, "scores": {}, "about": {}}
+    return {**facts, "scores": {}, "about": {}}
 
 
 def _metadata(encoder: EncoderModule, stock: bool) -> ModelCardData:
-    record = encoder.record or {}
-    data = [entry for past in _history(record) for entries in past["data"].values() for entry in entries]
+    facts = encoder.card_facts or CardFacts()
+    data = [entry for past in _history(facts) for entries in past["data"].values() for entry in entries]
     results = [
         EvalResult(
             task_type=about["kind"].replace("_", "-"),
@@ -95,10 +95,10 @@ def _metadata(encoder: EncoderModule, stock: bool) -> ModelCardData:
             dataset_name=name.removeprefix(GUARD),
             dataset_split=about["split"],
             metric_type=about["metric"],
-            metric_value=round(record["scores"][record["stage"]][name], 6),
+            metric_value=round(facts["scores"][facts["stage"]][name], 6),
         )
-        for name, about in record.get("about", {}).items()
-        if name in record["scores"].get(record["stage"], {})
+        for name, about in facts.get("about", {}).items()
+        if name in facts["scores"].get(facts["stage"], {})
     ]
     return ModelCardData(
         base_model=encoder.base.name if encoder.base.kind == "hub" else None,
@@ -145,10 +145,10 @@ def _parts(
         if stock is not None:
             yield MARKERS
     yield from notes
-    if encoder.record is not None:
-        yield _scores(encoder.record)
-        for past in _history(encoder.record):
-            yield _average(past) if "averaged" in past else _training(past, again=past is not encoder.record)
+    if encoder.card_facts is not None:
+        yield _scores(encoder.card_facts)
+        for past in _history(encoder.card_facts):
+            yield _average(past) if "averaged" in past else _training(past, again=past is not encoder.card_facts)
 
 
 def _longest(encoder: EncoderModule, stock: bool, lengths: Mapping[str, int] | None) -> str:
@@ -196,32 +196,32 @@ def _causal_layers(encoder: EncoderModule) -> str:
     return f", except {len(others)} of its layers, which read from left to right ({kinds})" if others else ""
 
 
-def _history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the record and those of the encoders that it was trained from, or averaged of, the latest first."""
-    if record:
-        yield record
-        for past in (record.get("before") or {}, *record.get("averaged", {}).get("records", ())):
+def _history(facts: CardFacts) -> Iterator[CardFacts]:
+    """Yield facts and those of the encoders that it was trained from, or averaged of, the latest first."""
+    if facts:
+        yield facts
+        for past in (facts.get("before") or {}, *facts.get("averaged", {}).get("records", ())):
             yield from _history(past)
 
 
-def _scores(record: Mapping[str, Any]) -> str:
-    scores: Mapping[str, Mapping[str, float]] = record["scores"]
+def _scores(facts: CardFacts) -> str:
+    scores: Mapping[str, Mapping[str, float]] = facts["scores"]
     if not scores:
         return ""
     names = list(dict.fromkeys(name for row in scores.values() for name in row))
-    head = [_heading(name, record["about"].get(name)) for name in names]
+    head = [_heading(name, facts["about"].get(name)) for name in names]
     lines = [f"| after | {' | '.join(head)} |", "|---|" + "---:|" * len(names)]
     for stage, row in scores.items():
         cells = " | ".join(f"{row[name]:.4f}" if name in row else "–" for name in names)
         lines.append(f"| {'nothing (base)' if stage == 'base' else stage} | {cells} |")
     sections = ["## Scores", "\n".join(lines)]
-    base, last = scores.get("base", {}), scores.get(record["stage"], {})
+    base, last = scores.get("base", {}), scores.get(facts["stage"], {})
     worse = [name for name in last if (name == "dev" or name.startswith(GUARD)) and last[name] < base.get(name, -1.0)]
     if worse:
         drops = (f"{name.removeprefix(GUARD)} {base[name]:.4f} → {last[name]:.4f}" for name in worse)
         sections.append(f"Got worse by training: {', '.join(drops)}.")
-    for stage, step in record["kept"].items():
-        count = len(record["curves"][stage])
+    for stage, step in facts["kept"].items():
+        count = len(facts["curves"][stage])
         sections.append(f"Of stage {stage}, step {step} was kept, the best of {count} evaluations on the dev sets.")
     return "\n\n".join(sections)
 
@@ -235,8 +235,8 @@ def _heading(name: str, about: Mapping[str, str] | None) -> str:
     )
 
 
-def _average(record: Mapping[str, Any]) -> str:
-    averaged = record["averaged"]
+def _average(facts: CardFacts) -> str:
+    averaged = facts["averaged"]
     lines = ["## Average", "| weight | encoder | SHA-256 of its weights | steps |\n|---:|---|---|---:|"]
     for each, weight in zip(averaged["inputs"], averaged["weights"], strict=True):
         lines[1] += f"\n| {weight:g} | {each['name']} | {each['sha256']} | {each['steps']:,} |"
@@ -246,28 +246,28 @@ def _average(record: Mapping[str, Any]) -> str:
     return "\n\n".join(lines)
 
 
-def _training(record: Mapping[str, Any], *, again: bool) -> str:
+def _training(facts: CardFacts, *, again: bool) -> str:
     sections = ["## Training" if not again else "## Training before that"]
     lines = ["| stage | objective | data | split | revision | rows |", "|---|---|---|---|---|---:|"]
-    for stage, entries in record["data"].items():
+    for stage, entries in facts["data"].items():
         for entry in entries:
             name = f"{entry['name']} ({entry['config']})" if "config" in entry else entry["name"]
-            revision, objective = entry.get("revision", "–"), record["objectives"][stage]
+            revision, objective = entry.get("revision", "–"), facts["objectives"][stage]
             lines.append(f"| {stage} | {objective} | {name} | {entry['split']} | {revision} | {entry['rows']:,} |")
     sections.append("\n".join(lines))
-    short = [name for name, dtype in record.get("arithmetic", {}).items() if dtype == "bfloat16"]
+    short = [name for name, dtype in facts.get("arithmetic", {}).items() if dtype == "bfloat16"]
     if short:
         sections.append(f"Matrix products in bfloat16, weights and losses in float32: {', '.join(short)}.")
     overlaps = [
         (stage, entry, name, overlap)
-        for stage, entries in record["data"].items()
+        for stage, entries in facts["data"].items()
         for entry in entries
         for name, overlap in entry.get("overlap", {}).items()
     ]
     if overlaps:
         sections.append("### Texts of the dev and guard sets in the training data")
         sections.append("Compared ignoring case, white space and Unicode form. " + _table_or_none(overlaps))
-    sections.append(f"### Recipe\n\n```yaml\n{record['recipe'].strip()}\n```")
+    sections.append(f"### Recipe\n\n```yaml\n{facts['recipe'].strip()}\n```")
     return "\n\n".join(sections)
 
 

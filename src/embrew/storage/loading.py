@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from peft import PeftModel
@@ -21,7 +21,7 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.writing import recover
 from embrew.model.adapters import MAX_ROUNDED_SHARE, AdapterState, lost_to_rounding, reopened_lora
 from embrew.model.backbone import Backbone
-from embrew.model.encoder_module import EncoderModule
+from embrew.model.encoder_module import CardFacts, EncoderModule
 from embrew.model.weights import cast_weights, describe_difference, tensors_under_adapter, without_adapter
 from embrew.settings.base import Base, Kind
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
@@ -48,7 +48,7 @@ from embrew.storage.parts import (
 
 E = TypeVar("E", bound=EncoderModule)
 logger = logging.getLogger(__name__)
-SETTINGS, RECORD = "embrew.json", "training.json"
+SETTINGS, CARD_FACTS = "embrew.json", "training.json"
 PARTS = {  # trained in addition to the language model
     "head": "head.safetensors",
     "demonstrator": "demonstrations.safetensors",
@@ -188,7 +188,7 @@ def load_encoder(
         tensors = read_tensors(folder / PARTS[part])
         with content_of(folder / PARTS[part], also=(RuntimeError,)):
             getattr(encoder, part).load_state_dict(tensors)
-    encoder.chain = [] if settings["full_weights"] else list(merged)
+    encoder.merged_adapters = [] if settings["full_weights"] else list(merged)
     encoder.merged_to_encode = to_encode
     encoder.trust_remote_code = trust_remote_code
     _read_history(encoder, folder, settings)
@@ -198,13 +198,13 @@ def load_encoder(
 def _read_history(encoder: EncoderModule, folder: Path, settings: dict[str, Any]) -> None:
     """Give an encoder its contexts, the folder of its base, and what is known of its training."""
     encoder.contexts = read_contexts(folder)
-    encoder.steps, encoder.arithmetic = settings["steps"], settings["arithmetic"]
+    encoder.steps, encoder.compute_dtype = settings["steps"], settings["arithmetic"]
     if encoder.base.kind == "folder" and (folder / BASE).is_dir():
         encoder.base_folder = (folder / BASE).absolute()
     if (folder / "recipe.yaml").is_file():
         encoder.recipe = (folder / "recipe.yaml").read_text()
-    if (folder / RECORD).is_file():
-        encoder.record = read_json(folder / RECORD)
+    if (folder / CARD_FACTS).is_file():
+        encoder.card_facts = cast(CardFacts, read_json(folder / CARD_FACTS))
 
 
 def _read_learned(backbone: Backbone, path: Path) -> None:
@@ -271,11 +271,11 @@ def difference_to_base(encoder: EncoderModule) -> str | None:
     """
     if encoder.backbone.is_quantized or not knows_base(encoder):
         return None
-    again = Backbone(open_base_again(encoder, torch.float32 if encoder.chain else None))
-    _replay(again, encoder.chain, Path("adapters"), to=encoder.backbone.dtype)
+    again = Backbone(open_base_again(encoder, torch.float32 if encoder.merged_adapters else None))
+    _replay(again, encoder.merged_adapters, Path("adapters"), to=encoder.backbone.dtype)
     cast_weights(again.causal_lm, encoder.backbone.dtype)
     ours, theirs = (tensors_under_adapter(backbone.causal_lm) for backbone in (encoder.backbone, again))
-    return describe_difference(ours, theirs, exactly=not encoder.chain)
+    return describe_difference(ours, theirs, exactly=not encoder.merged_adapters)
 
 
 def _dtype_of_weights(dtype: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:

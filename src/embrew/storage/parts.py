@@ -21,11 +21,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from embrew.files.checksums import NAME, check_files, write_checksums
+from embrew.files.checksums import NAME, UNSEALED, check_files, check_sealed_file, seal_file, write_checksums
 from embrew.files.formats import CONTEXT, ENCODER, EXPORT, Format
 from embrew.files.names import MAX_NAME_BYTES
 from embrew.files.reading import REPAIR, BrokenFile, broken, check_regular, content_of, is_content_error, read_json
-from embrew.files.sealed import UNSEALED, check_file, seal_file
 from embrew.files.writing import PARTIAL, atomic_folder, atomic_path, read_unchanged, recover_all, write_json
 from embrew.identity import vectors_hash
 from embrew.model.adapters import AdapterState
@@ -119,7 +118,7 @@ def read_tensors(
     path.open("rb").close()  # whose errors name the file, unlike safetensors'
     with content_of(path, repair=repair):
         if sealed:
-            check_file(path)
+            check_sealed_file(path)
         tensors = load_file(path)
         missing = [key for key in keys if key not in tensors]
         if missing:

@@ -32,8 +32,8 @@ from embrew.settings.encoder import Demonstration, EncoderSettings
 from embrew.storage.base_model import keep_base, quiet
 from embrew.storage.card import model_card
 from embrew.storage.loading import (
+    CARD_FACTS,
     PARTS,
-    RECORD,
     SETTINGS,
     difference_to_base,
     load_encoder,
@@ -55,6 +55,12 @@ from embrew.storage.parts import (
 )
 
 logger = logging.getLogger(__name__)
+REOPEN = """
+import sys
+from embrew.encoder import Encoder
+from embrew.storage.saving import write_reference_vectors
+write_reference_vectors(Encoder, *sys.argv[1:])
+"""
 PACKAGES = ("embrew", "torch", "transformers", "peft", "tokenizers")
 
 
@@ -73,10 +79,10 @@ def save_encoder(
         logger.warning(
             "the weights under the adapter are not those of %s with %d merged adapters: %s; they are saved whole",
             encoder.base.name,
-            len(encoder.chain),
+            len(encoder.merged_adapters),
             difference,
         )
-        encoder.backbone.owns_weights, encoder.chain = True, []
+        encoder.backbone.owns_weights, encoder.merged_adapters = True, []
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
         adapters = adapters_to_replay(encoder)
         model = encoder.backbone.model
@@ -99,8 +105,8 @@ def save_encoder(
         encoder.contexts = current_contexts(encoder)
         for name, context in encoder.contexts.items():
             write_context(out, name, context)
-        if encoder.record is not None:
-            (out / RECORD).write_text(json.dumps(encoder.record, indent=2, ensure_ascii=False))
+        if encoder.card_facts is not None:
+            (out / CARD_FACTS).write_text(json.dumps(encoder.card_facts, indent=2, ensure_ascii=False))
         (out / CARD).write_text(model_card(encoder), encoding="utf-8")
         for name, text in texts.items():
             (out / check_file_name(name, what="extra")).write_text(text)
@@ -120,7 +126,7 @@ def _settings_content(encoder: EncoderModule, *, adapters: int, active_adapter: 
         "active_adapter": active_adapter,
         "full_weights": encoder.backbone.owns_weights,
         "steps": encoder.steps,
-        "arithmetic": encoder.arithmetic,
+        "arithmetic": encoder.compute_dtype,
         "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
         **encoder.settings.as_dict(),
         "versions": versions([*PACKAGES, *([BITSANDBYTES] if encoder.backbone.is_quantized else [])]),
@@ -313,7 +319,7 @@ def _vectors_in_fresh_process(encoder: EncoderModule, folder: Path) -> Tensor:
     """Open the folder in a new Python process, on the CPU, and return the reference vectors."""
     with tempfile.TemporaryDirectory(prefix="embrew-verify-") as scratch:
         out = Path(scratch) / "vectors.safetensors"
-        command = [sys.executable, "-m", "embrew.reopened", str(folder), str(out), "cpu"]
+        command = [sys.executable, "-c", REOPEN, str(folder), str(out), "cpu"]
         command += ["--trust-remote-code"] if encoder.trust_remote_code else []
         command += [] if isinstance(encoder.backbone.model, PeftModel) else ["--merge-adapter"]
         import_path = os.pathsep.join(filter(None, sys.path))  # so that it imports the same modules as this process
@@ -322,3 +328,17 @@ def _vectors_in_fresh_process(encoder: EncoderModule, folder: Path) -> Tensor:
         if completed.returncode:
             raise RuntimeError(f"a fresh process cannot open the saved folder:\n{completed.stderr[-2000:]}")
         return load_file(out)["vectors"]
+
+
+def write_reference_vectors(kind: type[EncoderModule], folder: str, out: str, device: str, *flags: str) -> None:
+    """Open the encoder in `folder`, and write its reference vectors to the safetensors file `out`."""
+    encoder = load_encoder(
+        kind,
+        Path(folder),
+        dtype="auto",
+        device=torch.device(device),
+        attn_implementation=None,
+        merge_adapter="--merge-adapter" in flags,
+        trust_remote_code="--trust-remote-code" in flags,
+    )
+    save_file({"vectors": reference_vectors(encoder)}, out)

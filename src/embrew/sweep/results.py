@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from embrew.analysis.plots import drawing, line_styles
 from embrew.evaluation.results import Result, averages, label_of
+from embrew.files.checksums import sealed
 from embrew.files.formats import SWEEP, versions
 from embrew.files.names import public_path, public_setting
-from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_path, write_json
 from embrew.report.comparison import Model
 from embrew.report.tables import as_markdown, grid

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from embrew.files import formats
-from embrew.files.sealed import sealed
+from embrew.files.checksums import sealed
 from embrew.files.writing import atomic_folder, write_json
 from embrew.recipe import Recipe
 from embrew.training.run_json import RUN, read_run
@@ -54,7 +54,7 @@ def reuse_stages(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[t
 def _could_reuse(settings: StageSettings, folder: Path, index: int) -> bool:
     """Return whether a folder holds stage `index` with these settings, trained from the recipe's language model."""
     written = read_stage(folder)
-    if written is None or "start" in written or written["arithmetic"] != settings.arithmetic(index):
+    if written is None or "start" in written or written["arithmetic"] != settings.compute_dtypes(index):
         return False
     return settings.differing_keys(written, index) is None and not changed_inputs(
         settings.inputs(index), written["content"]

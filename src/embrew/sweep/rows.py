@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from embrew.config.validation import Config, KeyPath, explain
-from embrew.config.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
 from embrew.recipe import Recipe, build
 from embrew.recipe.overrides import parse_override, value_at
+from embrew.settings.validation import Config, KeyPath, explain
+from embrew.settings.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
 
 FOLDER = "sweeps"
 RESERVED = "results"

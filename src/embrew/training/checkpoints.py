@@ -17,10 +17,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
-from embrew.files.checksums import file_sha256
+from embrew.files.checksums import check_sealed_file, file_sha256
 from embrew.files.names import is_safe_name
 from embrew.files.reading import BrokenFile
-from embrew.files.sealed import check_file
 from embrew.files.writing import flush, write_json
 from embrew.storage.parts import read_tensors, write_tensors
 from embrew.training.sharding import gathered, sharded_like
@@ -166,7 +165,7 @@ def newest(folder: Path, needed: Collection[str] = (), keep: Iterable[int] = ())
 
 def _is_damaged(path: Path) -> bool:
     try:
-        check_file(path)
+        check_sealed_file(path)
     except (OSError, ValueError):
         return True
     return False

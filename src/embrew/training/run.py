@@ -19,12 +19,14 @@ from embrew.data.fingerprints import set_aside
 from embrew.data.mixing import MixedOrder
 from embrew.encoder import Encoder
 from embrew.files.names import check_path_known
+from embrew.methods.base import DataRow
+from embrew.model.encoder_module import CardFacts
 from embrew.recipe import Recipe, build
 from embrew.storage.card import without_scores
 from embrew.storage.loading import final_stage
 from embrew.training import checkpoints
-from embrew.training.launch import check_launch
 from embrew.training.run_json import RUN, RunResults
+from embrew.training.sharding import check_launch
 from embrew.training.stage_evaluation import Evaluate, samples_per_step
 from embrew.training.stage_json import STAGE, StageSettings
 from embrew.training.step import TrainStep
@@ -45,7 +47,7 @@ class StageRows(NamedTuple):
 
     rows: Dataset
     order: MixedOrder | None
-    held_out: list[dict[str, Any]]
+    held_out: list[DataRow]
 
 
 class Run:
@@ -56,10 +58,10 @@ class Run:
         work_folders: folder of each stage's checkpoints and cached values while the stage is in progress.
         objectives: objective of each stage.
         arguments: training arguments of each stage.
-        arithmetic: dtype of the matrix products of each stage, by its name.
+        compute_dtypes: dtype of the matrix products of each stage, by its name.
         results: content of `run.json`.
         sharded: whether weights are sharded over several processes (FSDP2).
-        before: card facts of the encoder that training starts from, if it was trained before.
+        start_facts: card facts of the encoder that training starts from, if it was trained before.
     """
 
     def __init__(
@@ -78,9 +80,9 @@ class Run:
         self.folders = [folder / stage.name for stage in recipe.stages]
         self.work_folders = [folder / f"{stage.name}.work" for stage in recipe.stages]
         self.start = None if start is None else final_stage(Path(start))
-        self.before: dict[str, Any] | None = None
+        self.start_facts: CardFacts | None = None
         self.settings = StageSettings(recipe, folder, self.start)
-        self.arithmetic = self.settings.arithmetic(len(recipe.stages) - 1)
+        self.compute_dtypes = self.settings.compute_dtypes(len(recipe.stages) - 1)
         self.process = PartialState(cpu=not torch.accelerator.is_available())
         self.sharded = sharded and self.process.num_processes > 1
         build.check_recipe(recipe, here=True)  # invalid settings are found before anything is loaded
@@ -94,7 +96,7 @@ class Run:
                 self.work_folders[index],
                 seed=recipe.seed,
                 every=None if evaluation is None else evaluation.every,
-                autocast=self.arithmetic[stage.name] == "bfloat16",
+                autocast=self.compute_dtypes[stage.name] == "bfloat16",
             )
             check_launch(recipe, index, args, sharded=self.sharded)
             self.arguments.append(args)
@@ -103,7 +105,7 @@ class Run:
             folder,
             evaluate,
             writes=self.process.is_main_process,
-            arithmetic=self.arithmetic,
+            compute_dtypes=self.compute_dtypes,
             command=command,
         )
         if (folder / RUN).exists() and not resume:
@@ -143,7 +145,7 @@ class Run:
         source = self.folders[index - 1] if index else self.start
         encoder = build.starting_encoder(self.recipe, index, source, device=self.process.device)
         if source is not None:
-            self.before = (encoder.record or {}).get("before") if index else encoder.record
+            self.start_facts = (encoder.card_facts or CardFacts()).get("before") if index else encoder.card_facts
         return encoder
 
     def begin(self, index: int) -> dict[str, Any]:
@@ -225,14 +227,14 @@ class Run:
     def finish(self, index: int, encoder: Encoder, steps: int) -> None:
         """Prepare an encoder, trained for `steps` in this stage, for evaluation and saving."""
         encoder.steps += steps
-        encoder.arithmetic = self.arithmetic[self.recipe.stages[index].name]
+        encoder.compute_dtype = self.compute_dtypes[self.recipe.stages[index].name]
         encoder.backbone.zero_grad(set_to_none=True)
         encoder.eval()
 
     def save(self, index: int, encoder: Encoder, settings: dict[str, Any], steps: int) -> None:
         """Save the encoder of a stage, which was trained for `steps` in it, and those of `training.keep`."""
         self.results.write()  # before the stage's folder, which marks it as finished
-        encoder.record = self.results.card_facts(index, self.before)
+        encoder.card_facts = self.results.card_facts(index, self.start_facts)
         if self.arguments[index].keep:
             self._save_earlier_steps(index, encoder, steps)
         encoder.save_pretrained(
@@ -254,7 +256,7 @@ class Run:
         """Save the encoder after the steps of `training.keep`, without scores, which are those of another step."""
         name, step = self.recipe.stages[index].name, TrainStep(encoder, self.objectives[index])
         tensors = {key: tensor.clone() for key, tensor in checkpoints.trained_tensors(step).items()}
-        record, total = encoder.record or {}, encoder.steps
+        record, total = encoder.card_facts or CardFacts(), encoder.steps
         last = self.results.values["samples"][name]["steps"]  # the encoder's may be an earlier one, the best
         for number in sorted(set(self.arguments[index].keep or ())):
             if number > last:
@@ -262,10 +264,10 @@ class Run:
                 continue
             checkpoints.read_trained(step, checkpoints.step_file(self.work_folders[index], number))
             encoder.steps = total - steps + number
-            encoder.record = without_scores(record)
+            encoder.card_facts = without_scores(record)
             folder = self.folders[index].with_name(f"{name}{checkpoints.STEP_SUFFIX}{number}")
             encoder.save_pretrained(
                 folder, overwrite=self.resume, verify=self.verify, recipe=self.recipe.public().to_yaml()
             )
         checkpoints.load_trained(step, tensors)
-        encoder.record, encoder.steps = record, total
+        encoder.card_facts, encoder.steps = record, total

@@ -13,17 +13,19 @@ import numpy as np
 import torch
 from transformers import TrainerState
 
-from embrew.config.yaml_files import dump_yaml
 from embrew.data.fingerprints import fingerprints
 from embrew.data.reading import public_name
 from embrew.encoder import Encoder
 from embrew.files import formats
+from embrew.files.checksums import sealed
 from embrew.files.names import public_setting
 from embrew.files.reading import content_of, read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_path
 from embrew.methods import Objective
+from embrew.methods.base import DataRow
+from embrew.model.encoder_module import CardFacts
 from embrew.recipe import Recipe, StageConfig, build
+from embrew.settings.yaml_files import dump_yaml
 from embrew.training.stage_evaluation import (
     Evaluate,
     EvaluateSets,
@@ -75,7 +77,7 @@ class RunResults:
             of the dev and guard sets.
         reserved: sorted fingerprints of dev rows that were split off training rows; None if there are none.
         writes: whether this process scores and writes.
-        arithmetic: dtype of the matrix products of each stage.
+        compute_dtypes: dtype of the matrix products of each stage.
     """
 
     def __init__(
@@ -85,11 +87,11 @@ class RunResults:
         evaluate: Evaluate | None,
         *,
         writes: bool,
-        arithmetic: Mapping[str, str],
+        compute_dtypes: Mapping[str, str],
         command: Sequence[str],
     ) -> None:
         self.recipe, self.folder, self.evaluate, self.writes = recipe, folder, evaluate, writes
-        self.arithmetic = dict(arithmetic)
+        self.compute_dtypes = dict(compute_dtypes)
         self.sets = evaluate if isinstance(evaluate, EvaluateSets) else None
         check_metric(recipe, evaluate, None if self.sets is None else self.sets.metrics)
         self.reserved: np.ndarray | None = None
@@ -149,7 +151,7 @@ class RunResults:
         rejects = self.rejected(stage.name)
         if rejects is None:
             return
-        self.values.setdefault("arithmetic", {})[stage.name] = self.arithmetic[stage.name]
+        self.values.setdefault("arithmetic", {})[stage.name] = self.compute_dtypes[stage.name]
         counts = {"a_step": per_step, "an_epoch": sum(len(part) for part in parts)}
         self.values.setdefault("samples", {}).setdefault(stage.name, {}).update(counts)
         self.values.get("rejected", {}).pop(stage.name, None)  # what an earlier attempt has left
@@ -174,12 +176,12 @@ class RunResults:
         self.write()
 
     def gap_closed(
-        self, index: int, objective: Objective, rows: Sequence[dict[str, Any]], encoder: Encoder
+        self, index: int, objective: Objective, rows: Sequence[DataRow], encoder: Encoder
     ) -> GapClosed | None:
         """Measure the share of the gap closed as stage `index` starts, in the first process; None in the others."""
         config, name = self.recipe.stage_evaluation(index), self.recipe.stages[index].name
         chooses_step = config is not None and config.every is not None and config.metric == formats.GAP
-        bfloat16 = self.arithmetic.get(name) == "bfloat16"
+        bfloat16 = self.compute_dtypes.get(name) == "bfloat16"
         return measure_start(name, objective, rows, encoder, self.values, bfloat16=bfloat16, chooses_step=chooses_step)
 
     def stage_evaluation(self, index: int, encoder: Encoder, gap: GapClosed | None = None) -> StageEvaluation | None:
@@ -215,7 +217,7 @@ class RunResults:
     def _scores(self, encoder: Encoder, stage: str) -> dict[str, float]:
         """Return the encoder's scores, computed in the arithmetic of a stage."""
         assert self.evaluate is not None
-        bfloat16 = self.arithmetic.get(stage) == "bfloat16"
+        bfloat16 = self.compute_dtypes.get(stage) == "bfloat16"
         with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
             scores = dict(self.evaluate(encoder))
         if reserved := {formats.GAP, formats.GAP_OTHER} & scores.keys():
@@ -268,7 +270,7 @@ class RunResults:
         if gap is not None:
             gap.finish(encoder, steps, [] if evaluation is None else curve)
 
-    def card_facts(self, index: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    def card_facts(self, index: int, before: CardFacts | None) -> CardFacts:
         """Return the facts that the card of stage `index` is written from.
 
         Args:
@@ -278,7 +280,7 @@ class RunResults:
         stages, log = self.recipe.stages[: index + 1], self.values
         names = [stage.name for stage in stages]
         about = log.get("sets") or ({} if self.sets is None else self.sets.about)
-        record: dict[str, Any] = {
+        facts: CardFacts = {
             "stage": names[-1],
             "objectives": {},
             "arithmetic": dict(log.get("arithmetic", {})),
@@ -292,7 +294,7 @@ class RunResults:
         for stage in stages:  # presets of one type are different losses
             preset = getattr(build.objective(stage.objective), "preset", None)
             words = "" if preset is None else f", preset {preset}"
-            record["objectives"][stage.name] = stage.objective["type"] + words
+            facts["objectives"][stage.name] = stage.objective["type"] + words
         if before is not None:
-            record["before"] = dict(before)
-        return record
+            facts["before"] = before
+        return facts

@@ -14,6 +14,7 @@ from embrew.distributed import decided
 from embrew.encoder import Encoder
 from embrew.files.formats import GAP, GAP_OTHER, GUARD
 from embrew.methods import Objective
+from embrew.methods.base import DataRow
 from embrew.methods.compression import Compression
 from embrew.methods.gap import Gap, rows_that_fit
 from embrew.recipe import Recipe
@@ -262,7 +263,7 @@ class GapClosed:
 def measure_start(
     name: str,
     objective: Objective,
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[DataRow],
     encoder: Encoder,
     run: MutableMapping[str, Any],
     *,

@@ -15,10 +15,9 @@ from embrew.data.reading import data_identity, files_digest
 from embrew.encoder import Encoder
 from embrew.files import formats
 from embrew.files.checksums import NAME as CHECKSUMS
-from embrew.files.checksums import file_sha256
+from embrew.files.checksums import file_sha256, sealed
 from embrew.files.names import LOCAL_PREFIX, base_name
 from embrew.files.reading import content_of, read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.identity import vectors_hash
 from embrew.recipe import DevRows, Recipe, build
@@ -70,11 +69,11 @@ class StageSettings:
             "hash": self.recipe.stage_hash(index),
             "recipe": self.recipe.public().resolved(index),
             "content": self.inputs(index),
-            "arithmetic": self.arithmetic(index),
+            "arithmetic": self.compute_dtypes(index),
             **self.started_with,
         }
 
-    def arithmetic(self, index: int) -> dict[str, str]:
+    def compute_dtypes(self, index: int) -> dict[str, str]:
         """Return the dtype of the matrix products of stage `index` and those before it.
 
         A stage that was begun in the run's folder keeps its dtype.

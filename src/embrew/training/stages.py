@@ -16,10 +16,10 @@ from embrew.encoder import Encoder
 from embrew.methods import Objective
 from embrew.recipe import Recipe, build
 from embrew.training import checkpoints, sharding
-from embrew.training.launch import sharding_requested
 from embrew.training.run import Run
+from embrew.training.sharding import sharding_requested
 from embrew.training.stage_evaluation import Evaluate
-from embrew.training.step import Chunks, TrainStep
+from embrew.training.step import MiniBatchSize, TrainStep
 from embrew.training.trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ def train_stage(run: Run, index: int, announce: Announce | None = None) -> Encod
     if run.sharded:
         logger.info("%s  weights sharded over %d processes (FSDP2)", stage.name, run.process.num_processes)
         sharding.shard(encoder, run.process.device, compute=torch.bfloat16 if args.bf16 else None)
-    step = TrainStep(encoder, objective, Chunks.from_config(stage.batch))
+    step = TrainStep(encoder, objective, MiniBatchSize.from_config(stage.batch))
     evaluation = run.results.stage_evaluation(index, encoder, gap)
     trainer = StageTrainer(step, args, data.rows, stage.name, data.order, evaluation)
     steps = run.fit(index, trainer)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective, Objective
-from embrew.methods.base import UNIT_WEIGHTS
+from embrew.methods.base import ITEM_WEIGHTS, Batch
 from embrew.methods.embedding import Embed
 from embrew.model.batching import passes_by_length
 from embrew.model.weights import check_float32
@@ -22,7 +22,7 @@ from embrew.training.sharding import is_sharded, shard_whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chunks:
+class MiniBatchSize:
     """The size of a chunk of gradient caching, in texts or in tokens.
 
     Attributes:
@@ -34,15 +34,15 @@ class Chunks:
     tokens: int | None = None
 
     @classmethod
-    def from_config(cls, batch: BatchConfig | None) -> Chunks | None:
-        """Return the chunks of a stage's batch; None: gradients are not cached."""
+    def from_config(cls, batch: BatchConfig | None) -> MiniBatchSize | None:
+        """Return the size of a chunk for a stage; None: gradients are not cached."""
         if batch is None or not (batch.mini_batch_size or batch.mini_batch_num_tokens):
             return None
         return cls(rows=batch.mini_batch_size, tokens=batch.mini_batch_num_tokens)
 
 
 def cached_loss(
-    objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any], chunks: Chunks
+    objective: EmbeddingObjective, encoder: Encoder, batch: Batch, mini_batch_size: MiniBatchSize
 ) -> dict[str, Tensor]:
     """Return the loss of the whole batch with gradient caching: activations of one chunk at a time are in memory.
 
@@ -60,14 +60,14 @@ def cached_loss(
         objective: its loss must depend on the embeddings alone.
         encoder: encoder that is trained.
         batch: batch that the objective collated, on the encoder's device.
-        chunks: size of the chunks.
+        mini_batch_size: size of the chunks.
 
     Returns:
         The same dictionary as the objective: `loss`, and detached values for the log.
     """
     inputs = objective.inputs
     batch = inputs.complete(encoder, batch)
-    passes = _ChunkedPasses(inputs.embed, encoder, chunks, keeps_graph=torch.is_grad_enabled())
+    passes = _ChunkedPasses(inputs.embed, encoder, mini_batch_size, keeps_graph=torch.is_grad_enabled())
     with torch.no_grad():
         embeddings, prompted = inputs.embed_all(encoder, batch, passes.forward_without_grad)
     if not torch.is_grad_enabled():
@@ -114,8 +114,8 @@ class _ChunkedPasses:
     chunk's graph at a time is in memory all the same.
     """
 
-    def __init__(self, embed: Embed, encoder: Encoder, chunks: Chunks, *, keeps_graph: bool) -> None:
-        self.embed, self.encoder, self.size, self.keeps_graph = embed, encoder, chunks, keeps_graph
+    def __init__(self, embed: Embed, encoder: Encoder, size: MiniBatchSize, *, keeps_graph: bool) -> None:
+        self.embed, self.encoder, self.size, self.keeps_graph = embed, encoder, size, keeps_graph
         self.last: tuple[_Chunk, Tensor] | None = None  # the last chunk, and its vectors with their graph
         self.chunks_by_role: dict[str, list[_Chunk]] = {}
         device_type = encoder.device.type
@@ -206,26 +206,26 @@ class ObjectiveParameters(nn.Module):
 class TrainStep(nn.Module):
     """The module that the Trainer optimises, encoder and objective: takes a batch, returns `loss` and logged values.
 
-    All forward passes run inside `forward`; with `chunks`, the second ones of gradient caching run in the backward
-    pass. Where the encoder's weights are sharded, every process runs the same number of forward passes.
+    All forward passes run inside `forward`; with `mini_batch_size`, the second ones of gradient caching run in the
+    backward pass. Where the encoder's weights are sharded, every process runs the same number of forward passes.
 
     Attributes:
         learned: parameters that the objective needs in training only.
         accepts_loss_kwargs: False tells the Trainer to divide every loss by the number of micro-batches and to pass no
-            count of labels; `unit_weights` holds the weight of a token.
+            count of labels; `item_weights` holds the weight of a token.
     """
 
     accepts_loss_kwargs = False
 
-    def __init__(self, encoder: Encoder, objective: Objective, chunks: Chunks | None = None) -> None:
+    def __init__(self, encoder: Encoder, objective: Objective, mini_batch_size: MiniBatchSize | None = None) -> None:
         super().__init__()
-        if chunks is not None and not isinstance(objective, EmbeddingObjective):
+        if mini_batch_size is not None and not isinstance(objective, EmbeddingObjective):
             raise TypeError(
                 f"{type(objective).__name__} depends on more than embeddings; it cannot use gradient caching"
             )
         self.encoder = encoder
         self.objective = objective
-        self.chunks = chunks
+        self.mini_batch_size = mini_batch_size
         self.learned = ObjectiveParameters(objective.learned(encoder))
         check_float32(self)
         self.sharded = is_sharded(encoder)
@@ -233,22 +233,22 @@ class TrainStep(nn.Module):
         if self.sharded and self.has_learned:
             shard_whole(self.learned, encoder.device)
 
-    def forward(self, *, unit_weights: Mapping[str, float] | None = None, **batch: Any) -> dict[str, Tensor]:
+    def forward(self, *, item_weights: Mapping[str, float] | None = None, **batch: Any) -> dict[str, Tensor]:
         """Move the batch to the encoder's device and compute the loss.
 
         Args:
-            unit_weights: factor of the loss of one token, text or row, by which micro-batches add up to the mean over
-                the optimiser step (`methods.base.weights_of_units`); None: the batch is the whole step.
+            item_weights: factor of the loss of one token, text or row, by which micro-batches add up to the mean over
+                the optimiser step (`methods.base.weights_of_items`); None: the batch is the whole step.
             batch: batch that the objective collated.
         """
         device = self.encoder.device
-        on_device: dict[str, Any] = {name: to_device(value, device) for name, value in batch.items()}
-        if unit_weights is not None:
-            on_device[UNIT_WEIGHTS] = unit_weights
+        on_device: Batch = {name: to_device(value, device) for name, value in batch.items()}
+        if item_weights is not None:
+            on_device[ITEM_WEIGHTS] = item_weights
         if self.has_learned:
             on_device["learned"] = self.learned()
-        if isinstance(self.objective, EmbeddingObjective) and self.chunks is not None:
-            return cached_loss(self.objective, self.encoder, on_device, self.chunks)
+        if isinstance(self.objective, EmbeddingObjective) and self.mini_batch_size is not None:
+            return cached_loss(self.objective, self.encoder, on_device, self.mini_batch_size)
         return self.objective(self.encoder, on_device)
 
     def activation_checkpointing_enable(self, **options: Any) -> None:

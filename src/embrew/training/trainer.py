@@ -30,7 +30,7 @@ from transformers.integrations import TensorBoardCallback
 from embrew.data.mixing import InstructedRows, MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.writing import link_or_copy, writing_to
-from embrew.methods.base import UNIT_WEIGHTS, weights_of_units
+from embrew.methods.base import ITEM_WEIGHTS, Batch, DataRow, weights_of_items
 from embrew.progress import Bar, progress
 from embrew.recipe.build import StageArguments
 from embrew.training import checkpoints, sharding
@@ -90,7 +90,7 @@ class StageTrainer(Trainer):
             args._n_gpu = 1
             logger.warning("%s  several GPUs are visible, and one is used; see docs/how-to/multi-gpu.md", name)
 
-        def collate(batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        def collate(batch: Sequence[DataRow]) -> Batch:
             epoch = int(self.state.epoch or 0)
             return step.objective.collate(batch, step.encoder, seed=args.seed * 1_000_003 + epoch)
 
@@ -113,7 +113,7 @@ class StageTrainer(Trainer):
     def compute_loss(
         self,
         model: nn.Module,
-        inputs: dict[str, Any],
+        inputs: Batch,
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
@@ -130,19 +130,19 @@ class StageTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[Any], None]:
+        self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
+    ) -> tuple[list[Batch], None]:
         """Return the micro-batches of an optimiser step, each with the weight of a token, or row, in the whole step."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if batches:
-            weights = weights_of_units([self.step.objective.counts(batch) for batch in batches], device)
-            batches = [{**batch, UNIT_WEIGHTS: weights} for batch in batches]
+            weights = weights_of_items([self.step.objective.num_items(batch) for batch in batches], device)
+            batches = [{**batch, ITEM_WEIGHTS: weights} for batch in batches]
         return batches, None
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return super()._get_train_sampler(train_dataset) if self.order is None else self.order
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: Batch, *args: Any, **kwargs: Any) -> Tensor:
         """Run the Trainer's step; with gradient caching under DDP, average the gradients afterwards.
 
         Gradient caching runs one backward pass per chunk, and DistributedDataParallel synchronises in each. After the
@@ -153,7 +153,7 @@ class StageTrainer(Trainer):
         """
         if self.bar is None and self.is_world_process_zero() and not self.args.disable_tqdm:
             self.bar = progress(self.state.max_steps, self.name, "step", initial=self.state.global_step)
-        cached = model if self.step.chunks is not None and isinstance(model, DistributedDataParallel) else None
+        cached = model if self.step.mini_batch_size is not None and isinstance(model, DistributedDataParallel) else None
         with nullcontext() if cached is None else cached.no_sync():
             loss = super().training_step(model, inputs, *args, **kwargs)
         if self.accelerator.sync_gradients:

@@ -26,7 +26,7 @@ def test_vectors_are_the_memory_states(make_encoder: Callable[..., Encoder], att
     vectors = encoder.encode(SENTENCES)
     with torch.no_grad():
         for text, vector in zip(SENTENCES, vectors, strict=True):  # one text at a time, without padding
-            states = encoder.hidden_states(encoder.tokens([text]))[0, -3:]
+            states = encoder.hidden_states(encoder.tokenize([text]))[0, -3:]
             wanted = torch.nn.functional.normalize(states.flatten(), dim=0)
             assert np.abs(vector - wanted.numpy()).max() < 1e-5
 

@@ -149,7 +149,7 @@ def test_causal_rows_need_no_mask(family, kernel, make_encoder):
     from embrew.model.layers import with_configuration
 
     encoder = make_encoder(family, memory_tokens=0, attention="causal", attn_implementation=kernel)
-    tokens = encoder.tokens(["short", *SENTENCES])
+    tokens = encoder.tokenize(["short", *SENTENCES])
     real = tokens.attention_mask.bool()
     assert not real.all()
     with torch.inference_mode():
@@ -164,7 +164,7 @@ def test_groups_of_similar_length_give_the_vectors_of_one_batch(make_encoder):
     """In any order of the rows, with equal gradients, and with far fewer positions."""
     encoder = make_encoder(lora={})
     texts = [("word " * n).strip() for n in (90, 1, 40, 2, 120, 3, 41, 1, 2, 3, 60, 1)]
-    tokens = encoder.tokens(texts)
+    tokens = encoder.tokenize(texts)
     seen = []
 
     def embed(part):

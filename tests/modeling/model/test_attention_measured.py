@@ -132,7 +132,7 @@ def test_states_that_are_projected_at_the_end_have_their_width(tokenizer: PreTra
     assert encoder.encode(["one", "another"]).shape == (2, 16)
     assert encoder.get_embedding_dimension() == 16
     with pytest.raises(ValueError, match="projects its states after the last layer"):
-        encoder.layers(encoder.tokens(["one"]))
+        encoder.layer_embeddings(encoder.tokenize(["one"]))
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager", "two calls"])

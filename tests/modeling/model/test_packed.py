@@ -11,7 +11,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from embrew.encoder import Encoder
 from embrew.model.attention import Attention
-from embrew.model.cpu.packing import Packed
+from embrew.model.cpu.attention import Packed
 from embrew.model.forward import can_pack, forward, pack, read_layers, write_soft
 from embrew.model.kernels import use_own_sdpa
 from embrew.text.tokens import Row, Segment, Tokens

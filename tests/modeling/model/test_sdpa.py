@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from embrew.model.cpu.attention import sdpa
 from embrew.model.cpu.dropout import drop_out
-from embrew.model.cpu.sdpa import sdpa
 
 
 def layer(*, is_causal: bool, groups: int) -> Any:
@@ -38,7 +38,7 @@ def test_dropout_zeroes_weights_of_the_library(mask: str | None, causal: bool, m
         seen = seen | torch.eye(6, dtype=torch.bool)
         given = seen if mask == "bool" else torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
     wanted, _ = sdpa_attention_forward(module, q, k, v, given)
-    monkeypatch.setattr("embrew.model.cpu.sdpa.drop_out", lambda weights, p: weights)
+    monkeypatch.setattr("embrew.model.cpu.attention.drop_out", lambda weights, p: weights)
     found, _ = sdpa(module, q, k, v, given, dropout=0.3)
     assert torch.allclose(found, wanted, atol=1e-6)
 

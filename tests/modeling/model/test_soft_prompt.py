@@ -25,8 +25,8 @@ def test_rows_of_the_vocabulary_as_a_prompt_are_that_prompt(model_folder: Callab
     (row,) = soft.template.rows([SENTENCES[0]])
     hard = Encoder.from_pretrained(model_folder("llama"))
     with torch.no_grad():
-        wanted = hard(hard.tokens([ids + row.ids[4:]]))
-        torch.testing.assert_close(soft(soft.tokens([SENTENCES[0]])), wanted, rtol=0, atol=1e-6)
+        wanted = hard(hard.tokenize([ids + row.ids[4:]]))
+        torch.testing.assert_close(soft(soft.tokenize([SENTENCES[0]])), wanted, rtol=0, atol=1e-6)
 
 
 def test_trained_saved_opened(model_folder: Callable[[str], Path], tmp_path: Path) -> None:

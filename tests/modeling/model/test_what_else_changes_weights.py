@@ -76,7 +76,7 @@ def test_the_frozen_lm_is_the_original_whatever_a_lora_trains(lora: dict[str, An
         for parameter in encoder.backbone.parameters():
             if parameter.requires_grad:
                 parameter += 0.1 * torch.randn_like(parameter)
-    tokens = encoder.tokens(TEXTS[:1])
+    tokens = encoder.tokenize(TEXTS[:1])
     with torch.no_grad(), encoder.backbone.frozen_lm() as lm:
         states = lm.hidden_states(tokens)
     with torch.no_grad():

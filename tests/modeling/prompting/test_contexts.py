@@ -68,8 +68,8 @@ def test_vectors_of_tokens_are_those_tokens(make_encoder, family):
 def test_vectors_are_those_of_the_texts_alone(make_encoder):
     encoder = reading(make_encoder)
     made = encoder.add_context("task", TASK)
-    queries = torch.as_tensor(encoder.forward(encoder.tokens([q for q, _ in PAIRS], instruction="find: ")))
-    passages = encoder.forward(encoder.tokens([p for _, p in PAIRS], instruction="p: "))
+    queries = torch.as_tensor(encoder.forward(encoder.tokenize([q for q, _ in PAIRS], instruction="find: ")))
+    passages = encoder.forward(encoder.tokenize([p for _, p in PAIRS], instruction="p: "))
     wanted = encoder.demonstrator(torch.cat([queries, passages]))
     torch.testing.assert_close(made.vectors, wanted, atol=1e-6, rtol=1e-5)
     other = encoder.add_context("other", Context("find: ", PAIRS, passage_instruction="q: "))
@@ -134,7 +134,7 @@ def test_the_limit_is_that_of_the_text_and_its_instruction(make_encoder):
 def test_one_vector_for_every_few_tokens(make_encoder, family):
     encoder = reading(make_encoder, family, every=4)
     texts = ["fox", *SENTENCES]
-    tokens = encoder.tokens(texts, instruction="find: ")
+    tokens = encoder.tokenize(texts, instruction="find: ")
     found, states = sampled_vectors(encoder, tokens), encoder.hidden_states(tokens)
     places = [row.nonzero()[:, 0].tolist() for row in tokens.where(Segment.TEXT)]
     lengths = [len(text) for text in places]

@@ -21,6 +21,7 @@ from embrew.opening import open_model
 from embrew.recipe import Recipe
 from embrew.storage import gguf
 from embrew.storage.base_model import ASSETS
+from embrew.storage.saving import REOPEN
 from embrew.training.stages import train
 from tests import fresh
 from tests.gguf_files import write_gguf
@@ -127,7 +128,7 @@ def test_trained_saved_exported_and_reopened(nano_gguf: Path, tmp_path: Path) ->
     assert not np.allclose(opened.encode(TEXTS), open_model(str(nano_gguf), pooling="mean").encode(TEXTS), atol=1e-4)
     export_encoder(opened, tmp_path / "stock")  # which compares vectors
     out = tmp_path / "vectors.safetensors"
-    fresh.run([sys.executable, "-m", "embrew.reopened", str(tmp_path / "run"), str(out), "cpu"], check=True)
+    fresh.run([sys.executable, "-c", REOPEN, str(tmp_path / "run"), str(out), "cpu"], check=True)
     assert load_file(out)["vectors"].shape[1] == 256
 
 

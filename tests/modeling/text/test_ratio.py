@@ -133,7 +133,7 @@ def test_export_needs_one_number(model_folder, tmp_path):
 def test_what_needs_all_memory_tokens_says_so(make_encoder):
     encoder = ratio_encoder(make_encoder)
     with pytest.raises(ValueError, match="and a tensor of memory states needs all 3; leave encoder.memory_ratio out"):
-        encoder.memory(Tokens.pad(encoder.template.rows(TEXTS)))
+        encoder.memory_states(Tokens.pad(encoder.template.rows(TEXTS)))
     with pytest.raises(ValueError, match="compression needs all 3"):
         Compression().setup(encoder)
     with pytest.raises(ValueError, match="pooling over some of them needs all 3"):

@@ -152,7 +152,7 @@ def test_pooling_over_the_text_reads_the_token_at_its_edge(make_encoder):
     """Where a token holds the text's full stop and a quote, it is one of the tokens that the mean is taken over."""
     encoder = prompted(make_encoder, template='"{text}" is said', pooling=Pooling("mean", "text"))
     (row,) = encoder.template.rows(["in the river"])
-    states = encoder.hidden_states(encoder.tokens(["in the river"]))[0]
+    states = encoder.hidden_states(encoder.tokenize(["in the river"]))[0]
     at = [i for i, s in enumerate(row.segments) if s == Segment.TEXT]
     wanted = states[at].mean(0)
     got = encoder.encode("in the river")

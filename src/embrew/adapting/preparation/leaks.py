@@ -29,9 +29,9 @@ from embrew.adapting.preparation.matching import (
     words,
 )
 from embrew.analysis.qa import QA
-from embrew.config.suggestions import shortened
 from embrew.data.beir import Document, read_beir
 from embrew.data.formats import read_file
+from embrew.settings.validation import shortened
 
 LOGGED = 80  # characters of a text in an error
 

@@ -32,7 +32,6 @@ from embrew.adapting.preparation.split import (
     without_repeated_questions,
 )
 from embrew.analysis.qa import QA
-from embrew.config.suggestions import shortened
 from embrew.data.beir import Document
 from embrew.data.datasets import row_text
 from embrew.data.fingerprints import normalised
@@ -40,7 +39,8 @@ from embrew.files.checksums import NAME, check_files, content_hash, write_checks
 from embrew.files.formats import ADAPTED
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_folder, write_json, write_jsonl
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
+from embrew.settings.validation import shortened
 
 logger = logging.getLogger(__name__)
 SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which pairs from passages are added

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from embrew.analysis.qa import QA, read_as_trained, read_qa
-from embrew.config.validation import check_fields
-from embrew.config.yaml_files import parse_yaml
 from embrew.data.beir import Document, check_unique, documents_of
 from embrew.data.datasets import load
 from embrew.data.documents import PROSE, read_prose
@@ -26,6 +24,8 @@ from embrew.data.reading import HUB_ID, data_files, expand, find_file, is_beir, 
 from embrew.data.sentences import split_sentences
 from embrew.files.reading import CONTENT
 from embrew.recipe import DataConfig
+from embrew.settings.validation import check_fields
+from embrew.settings.yaml_files import parse_yaml
 
 logger = logging.getLogger(__name__)
 KINDS = (".txt", *PROSE, ".pdf", ".jsonl", ".jsonl.gz")

@@ -50,11 +50,11 @@ def _fetch_set(source: HubSet | FileSet, folder: Path) -> None:
 
 
 def _fetch_suite(suite: str, to: Path) -> None:
-    from embrew.config.suggestions import did_you_mean
     from embrew.data.sets import data_sets
     from embrew.evaluation.hotpotqa import store_hotpotqa
     from embrew.evaluation.mteb_tasks import fetched_folder, load_task, store_task
     from embrew.evaluation.suites import fetchable
+    from embrew.settings.validation import did_you_mean
 
     try:
         tasks, sources, local = fetchable(suite)

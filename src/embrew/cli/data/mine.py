@@ -13,7 +13,7 @@ from rich.text import Text
 
 from embrew.cli.arguments import AsJson, Columns, Count, Model, ModelPooling, Quiet, columns_of
 from embrew.cli.console import loading, out, print_json, print_line
-from embrew.config.suggestions import shortened
+from embrew.settings.validation import shortened
 
 if TYPE_CHECKING:
     from embrew.mining import Mined

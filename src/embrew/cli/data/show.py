@@ -113,7 +113,7 @@ def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
     from embrew.model.pooling import pooling_weights
     from embrew.text.tokens import Segment
 
-    tokens = encoder.tokens(column.texts[:1], instruction=column.instructions[:1], max_length=column.limit)
+    tokens = encoder.tokenize(column.texts[:1], instruction=column.instructions[:1], max_length=column.limit)
     pooled = (pooling_weights(encoder.pooling, tokens)[0] > 0).tolist()
     ids, segments = tokens.input_ids[0].tolist(), tokens.segment_ids[0].tolist()
     for segment, run in groupby(range(len(ids)), key=lambda position: segments[position]):

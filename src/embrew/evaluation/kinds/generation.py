@@ -27,7 +27,7 @@ from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import is_beir
 from embrew.evaluation.rows import task_rows
 from embrew.evaluation.task import Columns, Instructed, NamedScores, Task, TaskKind, without_instruction
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
 from embrew.text_encoder import EncodeOptions, TextEncoder
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is evaluated: tables need neither

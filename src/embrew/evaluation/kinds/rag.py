@@ -26,7 +26,7 @@ from embrew.data.reading import find_file
 from embrew.evaluation.generator import Generator
 from embrew.evaluation.kinds.retrieval import select_documents, with_setting
 from embrew.evaluation.task import Columns, GridCache, NamedScores, Task, TaskKind, without_instruction
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order
 from embrew.text_encoder import EncodeOptions, TextEncoder, unit_vectors
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -17,8 +17,7 @@ from embrew.data.beir import Document, RetrievalData
 from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
 from embrew.evaluation.task import NamedScores, Task, TaskColumns, TaskKind
-from embrew.ranking import top
-from embrew.sampling import sample_in_order
+from embrew.ranking import sample_in_order, top
 from embrew.text_encoder import EncodeOptions, TextEncoder, unit_vectors
 
 logger = logging.getLogger(__name__)

@@ -2,13 +2,12 @@
 
 Outputs, gradients and the distribution of dropout are those of the libraries, so that the rest of `model` can be read
 without these files. It enters them in three places: `adapters` gives LoRA layers the products of `lora_linear`,
-`kernels` registers `sdpa` as an attention kernel, and `forward.packing` makes a batch one row.
+`kernels` registers `attention.sdpa` as an attention kernel, and `forward.pack` makes a batch one row.
 
 CPU time of a contrastive training step without one of them, in times of the step with all (SmolLM2-135M, bfloat16
 autocast, LoRA dropout 0.05, two cores; `benchmarks/results/mechanisms-smollm2.md`):
 
 - `lora_linear`: 1.42
 - `dropout`: 1.28
-- `packing`: 1.48
-- `sdpa`, which `packing` needs: 1.86 with `packing`
+- `attention`, batches without padding: 1.48; with `sdpa`, which they need: 1.86
 """

@@ -16,8 +16,8 @@ from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from embrew.model.cast_weight import CastWeight
 from embrew.model.cpu.dropout import Mask
+from embrew.model.layers import CastWeight
 
 Conditions = tuple[bool, torch.dtype, bool, bool, int | None]
 TOGETHER = (

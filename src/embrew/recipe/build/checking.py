@@ -12,7 +12,6 @@ from torch import nn
 from transformers import TrainingArguments, get_scheduler
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from embrew.config.validation import check_fields, fields_model
 from embrew.data.columns import ACCEPTED
 from embrew.files.formats import GAP
 from embrew.methods import Objective
@@ -22,6 +21,7 @@ from embrew.recipe.build.stages import objective, training_arguments
 from embrew.recipe.encoder import LORA_REFUSED, LORA_TYPES
 from embrew.recipe.recipe import Recipe
 from embrew.recipe.stage import StageConfig
+from embrew.settings.validation import check_fields, fields_model
 from embrew.storage.foreign import check_is_model
 
 TORCH_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")

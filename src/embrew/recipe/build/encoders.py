@@ -121,7 +121,7 @@ def _make_trainable(opened: Encoder, recipe: Recipe, index: int) -> None:
     """
     if recipe.encoder.lora is None:
         opened.backbone.train_all()
-        opened.chain = []  # merged adapters are part of the weights that are saved
+        opened.merged_adapters = []  # merged adapters are part of the weights that are saved
     else:
         full_embeddings = recipe.encoder.train_embeddings == "full" and recipe.stages[index].train_memory
         opened.backbone.add_lora(recipe.encoder.lora, train_embeddings=full_embeddings)

@@ -15,8 +15,6 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.utils import is_torch_tf32_available
 
-from embrew.config.suggestions import choose_from
-from embrew.config.validation import KeyPath, check_fields, dotted, fields_model
 from embrew.distributed import world_size
 from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.methods.base import settings_of
@@ -24,6 +22,7 @@ from embrew.recipe.encoder import recipe_keys
 from embrew.recipe.overrides import Override
 from embrew.recipe.recipe import Recipe
 from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES, Count, StageConfig
+from embrew.settings.validation import KeyPath, check_fields, choose_from, dotted, fields_model
 from embrew.stock import READING_FIELDS, is_stock, read_stock
 from embrew.storage.base_model import DTYPES, pick_device, pick_dtype
 

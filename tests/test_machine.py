@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from embrew import threads
+from embrew import machine
 
 SET = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
@@ -24,11 +24,11 @@ SET = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 )
 def test_threads_wait_as_suits_the_machine(quota, load, given, expected, tmp_path, monkeypatch):
     (tmp_path / "cpu.max").write_text(quota)
-    monkeypatch.setattr(threads, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
     monkeypatch.setattr(os, "environ", {**{key: os.environ[key] for key in os.environ if key not in SET}, **given})
-    threads.set_threads()
+    machine.set_threads()
     assert {name: os.environ[name] for name in SET if name in os.environ} == expected
 
 

@@ -1,10 +1,11 @@
-"""Checks of values that users write; messages have the key, the value and the allowed values."""
+"""Checks of values that users write; messages have the key, the value, the allowed values and the nearest one."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatch
 from typing import Annotated, Any, Literal, TypeVar
@@ -12,11 +13,50 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, InstanceOf, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
-from embrew.config.suggestions import MAX_LISTED, choose_from, did_you_mean
-
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 REFUSED = "refused"  # the type of an error of a key
+MAX_LISTED = 30  # names that a message lists; for more, it gives their number and the nearest
+
+
+def choose_from(word: str, allowed: Collection[str]) -> str:
+    """Return `choose from …` with the nearest name; for many names, their number and the nearest three."""
+    if len(allowed) > MAX_LISTED:
+        return f"it is none of the {len(allowed)} names that are allowed{did_you_mean(word, allowed, limit=3)}"
+    return f"choose from {', '.join(allowed)}{did_you_mean(word, allowed)}"
+
+
+def did_you_mean(word: str, choices: Collection[str], *, limit: int = 1) -> str:
+    """Return `"; did you mean 'x'?"` with up to `limit` similar choices, or an empty string.
+
+    >>> did_you_mean("llm2comp/nanno", ["epic/nano", "llm2comp/nano", "lbr/ratio"], limit=3)
+    "; did you mean 'llm2comp/nano' or 'epic/nano'?"
+    """
+    close = [repr(choice) for choice in difflib.get_close_matches(word, list(choices), n=limit, cutoff=0.5)]
+    return f"; did you mean {join_with_or(close)}?" if close else ""
+
+
+def join_with_or(words: Sequence[str]) -> str:
+    """Return words joined as `a`, `a or b`, `a, b or c`."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return a text of at most `limit` characters, with `…` for the rest.
+
+    >>> shortened("a long title", 6)
+    'a lon…'
+    """
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def quoted(text: str, limit: int = 300) -> str:
+    """Return the text in quotes, truncated to `limit` characters.
+
+    >>> quoted("encoder.model=nano", 12)
+    "'encoder.m...'"
+    """
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
 def explain(

@@ -1,4 +1,4 @@
-"""Threads of PyTorch on the CPU: how many, and what they do while they wait. Set before torch is imported."""
+"""The machine, or its container: cores, threads of PyTorch (set before torch is imported), and free memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
+MEMORY_INFO = Path("/proc/meminfo")
 CACHED_PRODUCTS = "4096"  # sizes of matrix products in bfloat16 whose generated code is kept; oneDNN keeps 1,024
 
 
@@ -51,3 +52,16 @@ def _limit() -> int | None:
     """Return the container's limit in whole cores, rounded up; None: there is none."""
     quota = cgroup("cpu.max").split()
     return max(1, -(-int(quota[0]) // int(quota[1]))) if len(quota) == 2 and quota[0].isdigit() else None
+
+
+def total_and_free() -> tuple[int, int | None]:
+    """Return bytes of memory in all, and free bytes: caches that are given up on demand are free; None: unknown."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    lines = dict(line.split(":", 1) for line in MEMORY_INFO.read_text().splitlines()) if MEMORY_INFO.is_file() else {}
+    free = int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
+    limit, used = cgroup("memory.max").strip(), cgroup("memory.current")
+    if limit.isdigit() and int(limit) < total:
+        total = int(limit)
+        cached = dict(line.split() for line in cgroup("memory.stat").splitlines()).get("inactive_file", "0")
+        free = min(total if free is None else free, total - int(used or 0) + int(cached))
+    return total, free

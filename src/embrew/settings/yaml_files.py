@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from embrew.config.suggestions import did_you_mean, join_with_or, quoted
 from embrew.files.names import from_home
 from embrew.files.reading import content_of
+from embrew.settings.validation import did_you_mean, join_with_or, quoted
 
 MAX_CHARACTERS = 1_000_000  # characters of a YAML text; shipped files have up to 10,000
 MAX_DEPTH = 50  # depth of nested lists and mappings; shipped files are up to 7 deep

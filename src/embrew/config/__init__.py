@@ -1,1 +1,0 @@
-"""YAML files that users write (recipes, suites, sweeps): reading, checks of keys, error messages."""
