@@ -44,11 +44,11 @@ def encoder(place: Path) -> Encoder:
 def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Runs the first example of the page, and then the one of a library; returns all names that they have set."""
 
-    def run_it(library: str, **given: Any) -> dict[str, Any]:
+    def run_it(library: str, *, first: str = FIRST, **given: Any) -> dict[str, Any]:
         pytest.importorskip(library)
         monkeypatch.chdir(place)
         names: dict[str, Any] = dict(given)
-        for code in (FIRST, EXAMPLES[library]):
+        for code in (first, EXAMPLES[library]):
             exec(compile(code, library, "exec"), names)
         return names
 
@@ -151,6 +151,14 @@ def test_faiss(run: Any, encoder: Encoder) -> None:
     names = run("faiss")
     best = names["texts"][names["numbers"][0][0]]
     check(names, encoder, best, float(names["scores"][0][0]), names["index"].reconstruct_n(0, 3))
+
+
+@pytest.mark.parametrize("library", ["langchain_core", "chromadb", "qdrant_client", "faiss"])
+def test_an_encoder_takes_the_place_of_the_export(library: str, run: Any, encoder: Encoder) -> None:
+    opened = FIRST.replace('SentenceTransformer("exported")', 'embrew.Encoder.from_pretrained("saved")')
+    names = run(library, first=f"import embrew\n{opened}")
+    assert isinstance(names["model"], Encoder)
+    np.testing.assert_array_equal(names["documents"], encoder.encode_document(names["texts"]))
 
 
 def by_langchain(module: Any, folder: str) -> list[Any]:
