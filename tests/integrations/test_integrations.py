@@ -45,7 +45,11 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str,
     """Runs the first example of the page, and then the one of a library; returns all names that they have set."""
 
     def run_it(library: str, *, first: str = FIRST, **given: Any) -> dict[str, Any]:
-        pytest.importorskip(library)
+        module = pytest.importorskip(library)
+        if library == "chromadb":  # whose clients in memory share their collections
+            shared = module.EphemeralClient()
+            for collection in shared.list_collections():
+                shared.delete_collection(collection.name)
         monkeypatch.chdir(place)
         names: dict[str, Any] = dict(given)
         for code in (first, EXAMPLES[library]):
