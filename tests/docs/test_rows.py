@@ -94,7 +94,7 @@ def test_what_it_names_exists(entry: dict[str, Any]) -> None:
     assert set(entry) <= {"rows", "how", "at", "state", "results", "needs", "note", "here"}
     assert (entry["state"] == "needs") == ("needs" in entry) and (entry["state"] == "run") == ("results" in entry)
     assert "here" not in entry or entry["state"] == "run"
-    if "results" in entry:
+    if "results" in entry and (SCRIPT["BENCHMARKS"] / "results").exists():  # an unpacked sdist has none
         assert (SCRIPT["BENCHMARKS"] / entry["results"]).is_file()
     if not entry["how"].startswith("embrew "):
         assert (ROOT / entry["how"].split(" in ")[-1]).is_file()

@@ -97,7 +97,9 @@ def test_the_sdist_builds_the_same_wheel_and_holds_what_tests_need(distributions
         files = [path for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".md") and path.is_file()]
         missing = {path.relative_to(ROOT).as_posix() for path in files} - names
         assert len(files) >= 6 and not missing
-    assert {"CITATION.cff", "SECURITY.md", "LICENSE", "constraints.txt", "Makefile"} <= names
+    assert {"CITATION.cff", "SECURITY.md", "LICENSE", "constraints.txt", "Makefile", "llms.txt"} <= names
+    assert not [name for name in names if name.startswith("benchmarks/results")]
+    assert sdist.stat().st_size < 20e6
 
 
 def test_the_installed_wheel_works(installed: Path, tmp_path: Path) -> None:

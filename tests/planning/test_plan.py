@@ -33,6 +33,10 @@ KNOWN = {  # as the models' cards give them, or by hand below
     "Qwen/Qwen2.5-1.5B": 1_543_714_304,
     "Qwen/Qwen1.5-0.5B": 463_987_712,
     "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-1.7B": 1_720_574_976,
+    "Qwen/Qwen3-4B": 4_022_468_096,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "HuggingFaceTB/SmolLM2-135M": 134_515_008,
     "google-bert/bert-base-uncased": 109_482_240 - 590_592,  # without its pooler
 }
 
@@ -260,13 +264,22 @@ def test_what_cannot_be_encoded_is_an_error_in_one_line(options, said):
 
 def test_devices(monkeypatch):
     assert device("cpu").kind == "cpu" and device("cpu").speed("float32") > 1e8
-    for name, known in (("NVIDIA H100 80GB HBM3", 989e12), ("Tesla T4", math.nan)):
+    for name, known in (
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA A10G", math.nan),
+        ("NVIDIA GeForce RTX 3060", 25.5e12),
+        ("Tesla T4", math.nan),
+    ):
         found = SimpleNamespace(name=name, total_memory=16 << 30)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, found=found: found)
         here = device_here(torch.device("cuda"))
         assert (here.name, here.memory, here.kind) == (name, 16 << 30, "cuda")
         assert here.speed("bfloat16") == pytest.approx(known, nan_ok=True)
-    with pytest.raises(ValueError, match="choose from h200, h100, a100-80, a100-40, l40s, 4090, cpu"):
+    with pytest.raises(ValueError, match="choose from h200, h100, a100-80, a100-40, l40s, 4090, a10, l4, 3060, cpu"):
         device("tpu")
     with pytest.raises(ValueError, match=r"batch.size=64 is not divisible by 3 devices"):
         rows_of(Recipe.load("baselines/nli-nano"), 0, 3)

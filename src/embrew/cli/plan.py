@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TOKENS = 180  # of a text that is encoded
 
 
-Gpu = Literal["h200", "h100", "a100-80", "a100-40", "l40s", "4090", "cpu"]
+Gpu = Literal["h200", "h100", "a100-80", "a100-40", "l40s", "4090", "a10", "l4", "3060", "cpu"]
 
 
 def plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from dataclasses import dataclass, replace
 from functools import cache
@@ -53,6 +54,7 @@ class Device:
 
 
 # Memory as torch.cuda.mem_get_info gives it; dense Tensor Core figures of NVIDIA's data sheets (H100 and H200: SXM).
+# The 3060's are twice and once its float32 rate, as NVIDIA gives them for other GeForce GPUs of its generation.
 GPUS = {
     gpu.name: gpu
     for gpu in (
@@ -62,6 +64,9 @@ GPUS = {
         Device("a100-40", int(39.4 * GIB), 312e12, 156e12),
         Device("l40s", int(44.4 * GIB), 362e12, 183e12),
         Device("4090", int(23.6 * GIB), 165e12, 82.6e12),
+        Device("a10", int(22.0 * GIB), 125e12, 62.5e12),
+        Device("l4", int(22.0 * GIB), 121e12, 60e12),
+        Device("3060", int(11.7 * GIB), 25.5e12, 12.7e12),
     )
 }
 
@@ -85,8 +90,13 @@ def device_here(target: torch.device, processes: int = 1) -> Device:
         return device("cpu", processes)
     gpu = torch.cuda.get_device_properties(target)
     unknown = Device(gpu.name, gpu.total_memory, math.nan, math.nan)
-    same = next((entry for name, entry in GPUS.items() if name.partition("-")[0] in gpu.name.lower()), unknown)
+    same = next((entry for name, entry in GPUS.items() if _is_named(name, gpu.name)), unknown)
     return replace(same, name=gpu.name, memory=gpu.total_memory)
+
+
+def _is_named(name: str, full_name: str) -> bool:
+    """Whether a name of `GPUS` is in the driver's name of a GPU; "a10" is neither in "A100" nor in "A10G"."""
+    return re.search(rf"{name.partition('-')[0]}\b", full_name.lower()) is not None
 
 
 @cache
