@@ -14,7 +14,7 @@ from embrew.progress import is_chosen, progress
 if TYPE_CHECKING:
     from datasets import Dataset
 
-MANY = 20_000
+SCORES = 16_384 * 20_000  # similarities of queries and texts that are in memory at once
 
 
 class NoNegatives(ValueError):
@@ -84,8 +84,7 @@ def mine(
             num_negatives=num_negatives + same_as_query,
             output_format="labeled-list",
             output_scores=True,
-            use_faiss=len(corpus or pairs)
-            > MANY,  # otherwise similarities of all queries and texts are in memory at once
+            faiss_batch_size=min(16_384, max(1, SCORES // len(documents))),  # queries at once, also without faiss
             verbose=False,
         )
     of_pairs = pairs["instruction"] if "instruction" in pairs.column_names else [None] * len(pairs)
