@@ -87,7 +87,7 @@ class SearchIndex:
         documents: Sequence[Document],
         index: faiss.Index,
         *,
-        query_options: Mapping[str, Any] | None = None,
+        query_options: Mapping[str, int] | None = None,
     ) -> None:
         self.encoder = encoder
         self.documents = list(documents)
@@ -119,9 +119,9 @@ class SearchIndex:
         cls,
         encoder: TextEncoder,
         documents: Sequence[Document],
-        vectors: Any,
+        vectors: np.ndarray,
         *,
-        query_options: Mapping[str, Any] | None = None,
+        query_options: Mapping[str, int] | None = None,
     ) -> SearchIndex:
         """Index vectors that the encoder gave earlier.
 

@@ -8,8 +8,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from embrew.corpus.job import MANIFEST, Job
-from embrew.corpus.precision import Ranges
+from embrew.corpus.job import MANIFEST, Job, Ranges
 from embrew.corpus.rows import corpus_files, fingerprint
 from embrew.files.checksums import digest_of
 from embrew.files.formats import VECTORS

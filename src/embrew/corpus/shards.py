@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from embrew.corpus.job import ABOUT, Job
+from embrew.corpus.job import ABOUT, Job, Ranges, quantize
 from embrew.corpus.manifest import Entry, shard_name
-from embrew.corpus.precision import Ranges, quantize
 from embrew.corpus.rows import Shard, text_hashes
 from embrew.files.checksums import file_sha256
 from embrew.files.writing import atomic_path
@@ -29,7 +28,7 @@ from embrew.stores import Place, local_copy
 from embrew.text_encoder import BLOCK, TextEncoder, encode_options
 
 
-def device_of(encoder: Any) -> torch.device:
+def device_of(encoder: TextEncoder) -> torch.device:
     """Return the device of an encoder; the CPU if it has no such attribute."""
     return torch.device(getattr(encoder, "device", None) or "cpu")
 

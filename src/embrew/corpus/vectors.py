@@ -6,13 +6,11 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from embrew.corpus.job import MANIFEST, Job
+from embrew.corpus.job import MANIFEST, Job, Ranges, dequantize
 from embrew.corpus.manifest import Manifest, read_manifest
-from embrew.corpus.precision import Ranges, dequantize
 from embrew.corpus.rows import shards
 from embrew.corpus.shards import read_blocks, read_shard, verified
 from embrew.data.beir import Document
@@ -107,7 +105,7 @@ def read_vectors(folder: str | Place, *, partial: bool = False) -> Vectors:
     return Vectors(folder, manifest)
 
 
-def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, Any]:
+def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, int]:
     """Return keywords for `encode_query` that make an encoder's queries comparable with these vectors.
 
     Raises:

@@ -14,7 +14,7 @@ from embrew.parity.folders import open_folder
 from embrew.parity.measuring import Measurements, measure
 from embrew.parity.servers import EmbrewServer, open_server
 from embrew.progress import progress
-from embrew.runtimes.opened import OpenedRuntime
+from embrew.runtimes.runtime import OpenedRuntime
 from embrew.storage.base_model import quiet
 
 MIN_COSINE = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.999}

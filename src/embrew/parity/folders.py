@@ -6,8 +6,8 @@ from pathlib import Path
 
 from embrew.encoder import Encoder
 from embrew.parity import Kind
-from embrew.runtimes.opened import OpenedModel, OpenedRuntime
 from embrew.runtimes.registry import RUNTIMES
+from embrew.runtimes.runtime import OpenedModel, OpenedRuntime
 
 STOCK = "sentence-transformers"
 FILES: dict[str, tuple[str, ...]] = {

@@ -17,12 +17,21 @@ from typing import TypedDict
 import torch
 
 from embrew.encoder import Encoder
-from embrew.runtimes.gguf_model import ARCHITECTURES, encoded, refusal, tensors, write_architecture
-from embrew.runtimes.gguf_tokenizer import NFC, NO_FIRST_SPACE, kind_of, vocabulary_of, write_vocabulary
-from embrew.runtimes.opened import OpenedRuntime, Prompt, Refused
+from embrew.runtimes.gguf_model import (
+    ARCHITECTURES,
+    NFC,
+    NO_FIRST_SPACE,
+    encoded,
+    kind_of,
+    refusal,
+    tensors,
+    vocabulary_of,
+    write_architecture,
+    write_vocabulary,
+)
 from embrew.runtimes.portable import PortableEncoder
 from embrew.runtimes.reference import Parity
-from embrew.runtimes.runtime import INSTALLED_ONLY, Runtime
+from embrew.runtimes.runtime import INSTALLED_ONLY, OpenedRuntime, Prompt, Refused, Runtime
 from embrew.runtimes.stock_folder import pools_every_token, pools_last_token
 
 PYTHON = "EMBREW_LLAMA_CPP"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.export import Dim
 
 from embrew.encoder import Encoder
 from embrew.runtimes.graph import OUTPUT, graph_refusal
-from embrew.runtimes.opened import CompiledGraph, OpenedGraph
 from embrew.runtimes.portable import PortableEncoder
-from embrew.runtimes.runtime import Runtime, hide_output
+from embrew.runtimes.runtime import CompiledGraph, OpenedGraph, Runtime, hide_output
+
+if TYPE_CHECKING:
+    import onnx_ir
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 LOGGERS = ("torch.onnx", "torch.onnx._internal.exporter._registration", "onnxscript", "onnx_ir")
@@ -82,7 +84,7 @@ def write_onnx(portable: PortableEncoder, out: Path, weights: str) -> None:
     portable.write_text_files(out)
 
 
-def save(model: Any, path: Path) -> None:
+def save(model: onnx_ir.Model, path: Path) -> None:
     """Write an ONNX model; weights of more than `LARGEST` bytes go to a file of their own."""
     import onnx_ir
 

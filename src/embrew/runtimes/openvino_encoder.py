@@ -1,4 +1,4 @@
-"""An encoder whose graph OpenVINO computes; texts are read, batched and converted as in `Encoder`."""
+"""An encoder whose graph OpenVINO computes, converted in memory; texts are read and batched as in `Encoder`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -18,10 +19,14 @@ from embrew.model.attention import Attention
 from embrew.model.batching import DEFAULT_COST, Cost
 from embrew.model.contexts import PreparedContext
 from embrew.model.prefix import PrefixCache, SharedPrefix
-from embrew.runtimes.openvino_model import Program
+from embrew.runtimes.graph import LabelledGraph, merged_model, write_rows
+from embrew.runtimes.openvino_model import Program, convert
+from embrew.runtimes.reference import check_close
 from embrew.settings.base import Base
 from embrew.settings.encoder import EncoderSettings
+from embrew.storage.saving import REFERENCE_TEXTS, tolerance
 from embrew.text.tokens import Segment, Tokens
+from embrew.text_encoder import TextEncoder, model_hash, tokenizer_sha256
 
 
 @dataclass
@@ -52,6 +57,10 @@ class Shape:
         """Raise where the longest row that settings allow has more tokens than there are positions."""
         if longest > self.max_positions:
             raise ValueError(f"{what}, and this model has positions for {self.max_positions:g} tokens; {advice}")
+
+
+SHAPE_FIELDS = tuple(field.name for field in fields(Shape) if field.name != "prefix_cache")
+"""Fields of `Shape` that are stored in an export."""
 
 
 @dataclass(frozen=True)
@@ -184,3 +193,58 @@ def in_vocabulary(context: PreparedContext, ids: list[int]) -> PreparedContext:
     """Return a context whose vectors are rows of the vocabulary, by these ids: one per position of its row."""
     segments = [int(Segment.PROMPT) if label == Segment.SOFT else label for label in context.row.segments]
     return PreparedContext(context.context, type(context.row)(ids, segments), torch.zeros(0, 0))
+
+
+def convert_encoder(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | None = None) -> OpenVINOEncoder:
+    """Return an encoder that OpenVINO computes, after a comparison of both on a few texts.
+
+    Args:
+        encoder: encoder to convert; it is not changed.
+        bfloat16: compute in bfloat16.
+        origin: model that `encoder` was read from, if it is of another class; it is the one that is compared.
+
+    Raises:
+        ValueError: the vectors are others.
+    """
+    backbone = encoder.backbone
+    learned = [*backbone.memory_ids, *backbone.soft_prompt_ids]
+    next_id = backbone.vocab_size + len(learned)
+    contexts: dict[str, PreparedContext] = {}
+    rows: dict[int, torch.Tensor] = {}
+    for name, context in encoder.contexts.items():
+        pairs = zip(context.row.ids, context.row.segments, strict=True)
+        contexts[name] = in_vocabulary(context, [i + next_id if segment == Segment.SOFT else i for i, segment in pairs])
+        rows.update(enumerate(context.vectors, start=next_id))
+        next_id += len(context.vectors)
+    model = merged_model(encoder, {i: i for i in learned}, next_id)
+    write_rows(model, rows)
+    program = Program(convert(LabelledGraph(encoder, model), "segment_ids"), bfloat16=bfloat16)
+    original = origin or encoder
+    converted = OpenVINOEncoder(
+        program,
+        Shape(**{name: getattr(backbone, name) for name in SHAPE_FIELDS}),
+        encoder.tokenizer,
+        encoder.settings,
+        Origin(encoder.describe(), model_hash(original), tokenizer_sha256(original)),
+        contexts=contexts,
+        labelled=True,
+    )
+    converted.truncate_dim = encoder.truncate_dim
+    compare(converted, original)
+    return converted
+
+
+def compare(converted: OpenVINOEncoder, encoder: TextEncoder) -> None:
+    """Encode a few texts with both, as queries and as documents.
+
+    Raises:
+        ValueError: the largest difference, or the smallest cosine in bfloat16, is not allowed.
+    """
+    texts = [*REFERENCE_TEXTS, " ".join(REFERENCE_TEXTS)]
+    for method in ("encode_query", "encode_document"):
+        vectors, expected = (
+            torch.from_numpy(np.array(getattr(model, method)(texts, show_progress_bar=False))).float()
+            for model in (converted, encoder)
+        )
+        allowed = None if converted.in_bfloat16 else tolerance(torch.float32, converted.backbone.num_layers)
+        check_close(vectors, expected, allowed, what=f"OpenVINO ({method})")

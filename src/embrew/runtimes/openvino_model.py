@@ -8,7 +8,8 @@ import threading
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,11 +18,14 @@ from torch import Tensor, nn
 from embrew.runtimes.graph import OUTPUT
 from embrew.threads import cores
 
+if TYPE_CHECKING:
+    from openvino import Model
+
 logger = logging.getLogger(__name__)
 EXAMPLE = 2, 6  # rows and tokens of the input that is traced; both are dynamic in the result
 
 
-def nncf() -> Any:
+def nncf() -> ModuleType:
     """Return the module `nncf`, which quantises models of OpenVINO.
 
     Raises:
@@ -31,7 +35,7 @@ def nncf() -> Any:
     return _imported("nncf", "NNCF")
 
 
-def openvino() -> Any:
+def openvino() -> ModuleType:
     """Return the module `openvino`.
 
     Importing it sends a usage event over the network, unless `openvino_telemetry` cannot be imported; so that module is
@@ -45,14 +49,14 @@ def openvino() -> Any:
     return _imported("openvino", "OpenVINO")
 
 
-def _imported(name: str, title: str) -> Any:
+def _imported(name: str, title: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError as error:
         raise ValueError(f'{title} is not installed; install it with: pip install "embrew[openvino]"') from error
 
 
-def convert(graph: nn.Module, second: str) -> Any:
+def convert(graph: nn.Module, second: str) -> Model:
     """Return an `ov.Model` of a graph, for any number of rows and tokens.
 
     Args:
@@ -70,7 +74,7 @@ def convert(graph: nn.Module, second: str) -> Any:
     return model
 
 
-def round_weights(model: Any) -> None:
+def round_weights(model: Model) -> None:
     """Store the weights of an `ov.Model` as bfloat16, in place; its vectors of constants stay float32."""
     library = openvino()
     opset = library.opset13
@@ -86,7 +90,7 @@ def round_weights(model: Any) -> None:
     model.validate_nodes_and_infer_types()
 
 
-def is_gated(model: Any) -> bool:
+def is_gated(model: Model) -> bool:
     """Return whether an `ov.Model` has gated feed-forward layers whose weights are not int8.
 
     In bfloat16 on CPUs with AMX, OpenVINO 2026.4 merges each into one operation that needs two threads; with one, a
@@ -113,7 +117,7 @@ class Program:
         bfloat16: whether it computes in bfloat16.
     """
 
-    def __init__(self, model: Any, *, bfloat16: bool) -> None:
+    def __init__(self, model: Model | Path, *, bfloat16: bool) -> None:
         library = openvino()
         core = library.Core()
         read_model = core.read_model(model) if isinstance(model, Path) else model

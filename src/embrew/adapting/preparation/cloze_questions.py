@@ -9,7 +9,7 @@ from embrew.adapting.preparation.matching import TextFinder, text_key
 from embrew.adapting.preparation.split import Split
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
-from embrew.data.sentences import split_sentences
+from embrew.data.documents import split_sentences
 
 
 def split_documents(

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from embrew.data.beir import Document, check_unique, documents_of
-from embrew.data.documents import PROSE, read_prose
+from embrew.data.documents import PROSE, read_prose, split_sentences
 from embrew.data.fingerprints import normalised
 from embrew.data.formats import TABLES, read_file
 from embrew.data.reading import data_files, expand, find_file, is_beir, is_saved
-from embrew.data.sentences import split_sentences
 from embrew.files.reading import CONTENT
 
 logger = logging.getLogger(__name__)

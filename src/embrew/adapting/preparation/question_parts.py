@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from embrew.adapting.preparation.matching import LOOKUP_WORDS, text_key, words
-from embrew.data.sentences import split_sentences
+from embrew.data.documents import split_sentences
 
 MIN_CHARACTERS = 30  # characters from which a match of an answer, or of a part of a question, is not by chance
 RUN_WORDS = 13  # words in a row that are a part, across sentences too
