@@ -104,7 +104,7 @@ def test_gated_layers_are_computed_in_float32_with_a_single_thread(
     family: str, gated: bool, make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bfloat16, OpenVINO would end the process there (its issue 33300)."""
-    monkeypatch.setattr("embrew.runtimes.openvino_model.cores", lambda: 1)
+    monkeypatch.setattr("embrew.runtimes.openvino_encoder.cores", lambda: 1)
     encoder = make_encoder(family)
     made = convert_encoder(encoder, bfloat16=True)
     assert made.describe()["dtype"] == ("float32" if gated else "bfloat16")
@@ -113,7 +113,7 @@ def test_gated_layers_are_computed_in_float32_with_a_single_thread(
 
 def test_no_usage_event_can_be_sent() -> None:
     code = (
-        "import sys; from embrew.runtimes.openvino_model import openvino; openvino(); "
+        "import sys; from embrew.runtimes.openvino_encoder import openvino; openvino(); "
         "from openvino.tools.ovc import telemetry_utils; "
         "print(sys.modules['openvino_telemetry'], telemetry_utils.tm.__name__)"
     )

@@ -20,9 +20,16 @@ import numpy as np
 
 from embrew.corpus.encoding import Summary, add_shard, run, set_dimensions, unfinished
 from embrew.corpus.job import Job
-from embrew.corpus.manifest import Entry, Manifest, new_manifest, shard_name
 from embrew.corpus.rows import Shard, Text, job_rejects, shards, unlisted_rejects
-from embrew.corpus.shards import encode_options_of, shard_vectors, write_shard
+from embrew.corpus.shards import (
+    Entry,
+    Manifest,
+    encode_options_of,
+    new_manifest,
+    shard_name,
+    shard_vectors,
+    write_shard,
+)
 from embrew.data.reading import expand
 from embrew.extras import import_extra
 from embrew.stores import Place, place_of

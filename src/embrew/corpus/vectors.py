@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from embrew.corpus.job import MANIFEST, Job, Ranges, dequantize
-from embrew.corpus.manifest import Manifest, read_manifest
 from embrew.corpus.rows import shards
-from embrew.corpus.shards import read_blocks, read_shard, verified
+from embrew.corpus.shards import Manifest, read_blocks, read_manifest, read_shard, verified
 from embrew.data.beir import Document
 from embrew.data.rejects import Rejects
 from embrew.files.writing import recover

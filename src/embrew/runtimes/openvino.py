@@ -19,8 +19,18 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.model.contexts import Context, PreparedContext
 from embrew.runtimes.graph import OUTPUT, graph_refusal
-from embrew.runtimes.openvino_encoder import SHAPE_FIELDS, OpenVINOEncoder, Origin, Shape, in_vocabulary
-from embrew.runtimes.openvino_model import Program, convert, nncf, openvino, round_weights
+from embrew.runtimes.openvino_encoder import (
+    SHAPE_FIELDS,
+    OpenVINOEncoder,
+    Origin,
+    Program,
+    Shape,
+    convert,
+    in_vocabulary,
+    nncf,
+    openvino,
+    round_weights,
+)
 from embrew.runtimes.portable import PortableEncoder
 from embrew.runtimes.reference import LEAST_COSINE, Parity, batch_size, compare_with_reference, cosines, encode_case
 from embrew.runtimes.runtime import CompiledGraph, OpenedGraph, Runtime, hide_output
