@@ -21,13 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from embrew.corpus.encoding import (
-    Summary,
-    check_unchanged,
-    claimed_folder,
-    encode_shards,
-    summary_of,
-)
+from embrew.corpus.encoding import Summary, check_unchanged, claimed_folder, encode_shards, summary_of
 from embrew.corpus.job import MANIFEST, Job
 from embrew.corpus.rows import Seen, Shard, Text, in_shards, job_rejects, shards, text_hashes, unlisted_rejects
 from embrew.corpus.shards import (
