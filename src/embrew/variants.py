@@ -119,8 +119,9 @@ class VariantEncoder:
         if ids is not None:
             raise ValueError(f"variants are written of strings; a text is given as {type(ids).__name__}: decode it")
         by_text: dict[str, list[str]] = {}
-        with progress(len(set(texts)), "rewrite", "text", show=show_progress_bar) as bar:
-            for text in dict.fromkeys(texts):
+        strings = dict.fromkeys(text for text in texts if isinstance(text, str))
+        with progress(len(strings), "rewrite", "text", show=show_progress_bar) as bar:
+            for text in strings:
                 by_text[text] = [text, *self.write(text)]
                 bar.update(1)
         return by_text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> PreT
 
 def write_rows(model: PreTrainedModel, rows: Mapping[int, Tensor]) -> None:
     """Write input embeddings, by their ids, into a model's embedding matrix, which has room for them."""
-    embedding = model.get_input_embeddings()
+    embedding = cast(nn.Embedding, model.get_input_embeddings())
     scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
     with torch.no_grad():
         for token_id, vector in rows.items():

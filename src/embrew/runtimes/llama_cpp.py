@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import torch
 
@@ -187,7 +187,7 @@ def write_gguf(portable: PortableEncoder, out: Path, weights: str) -> None:
     encoder, kind = portable.encoder, kind_of(portable.tokenizer)
     config, name = portable.model.config, encoder.base.name.rpartition("/")[2]
     path = out / f"{name}-{TYPES[weights]}.gguf"
-    rows = portable.model.get_input_embeddings().weight.shape[0]
+    rows = cast(torch.nn.Embedding, portable.model.get_input_embeddings()).weight.shape[0]
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
     writer.add_name(name)
     file_type = "ALL_F32" if weights == "fp32" else f"MOSTLY_{TYPES[weights]}"

@@ -88,7 +88,7 @@ def save(model: onnx_ir.Model, path: Path) -> None:
     """Write an ONNX model; weights of more than `LARGEST` bytes go to a file of their own."""
     import onnx_ir
 
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values())
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     onnx_ir.save(model, path, external_data=WEIGHTS if size > LARGEST else None)
 
 

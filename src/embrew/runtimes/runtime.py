@@ -14,10 +14,10 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer
 
 from embrew.encoder import Encoder
 from embrew.runtimes.graph import OUTPUT
@@ -182,7 +182,7 @@ class OpenedGraph(OpenedRuntime):
         if folder is None:
             raise ValueError(f"{path} has no tokenizer.json beside it or one folder above; copy it there")
         self.name, self.reads = f"{path} ({self.graph.software})", (runtime,)
-        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
 

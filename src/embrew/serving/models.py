@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -23,9 +23,6 @@ from embrew.text.template import Template, tokens_before
 from embrew.text.texts import PREPARATIONS, SIDES
 from embrew.text.tokens import Row, Segment, Tokens
 from embrew.text_encoder import model_hash, resolved_prompts
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 CHARACTERS = 32  # of a long text, per token that is kept of it
 TokenFields = dict[str, str | int | None]  # of `schemas.Token`
@@ -279,7 +276,7 @@ class ServedEncoder:
 class ServedStock:
     """A Sentence-Transformers model; arguments, attributes and methods as of `ServedEncoder`."""
 
-    def __init__(self, model: SentenceTransformer, settings: Settings) -> None:
+    def __init__(self, model: Any, settings: Settings) -> None:
         self.model, self.limit = model, model.max_seq_length
         self.tokenizer = copy.deepcopy(model.tokenizer)  # not that of `encode`, which another thread calls
         self.batch_tokens = settings.max_batch_tokens or default_batch_tokens(model.device)
