@@ -28,7 +28,7 @@ from embrew import Encoder, opening
 from embrew.adapting import train_into_space
 from embrew.adapting.space import measure_student, read_judged
 from embrew.corpus.vectors import open_index
-from embrew.data.sentences import sentence_spans
+from embrew.data.documents import sentence_spans
 from embrew.files.writing import write_jsonl
 from embrew.search import SearchIndex
 

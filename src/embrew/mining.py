@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embrew.data.fingerprints import normalised
+from embrew.data.formats import Values
 from embrew.progress import is_chosen, progress
+from embrew.text_encoder import TextEncoder
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-MANY = 20_000
+SCORES = 16_384 * 20_000  # similarities of queries and texts that are in memory at once
 
 
 class NoNegatives(ValueError):
@@ -31,7 +33,7 @@ class Mined:
         pairs_without: number of pairs without a negative.
     """
 
-    rows: list[dict[str, Any]]
+    rows: list[Values]
     pairs_without: int
 
     def scores(self) -> tuple[list[float], list[float]]:
@@ -41,7 +43,7 @@ class Mined:
 
 
 def mine(
-    encoder: Any,
+    encoder: TextEncoder,
     pairs: Dataset,
     *,
     corpus: Sequence[str] | None = None,
@@ -70,7 +72,7 @@ def mine(
 
     if not len(pairs):
         raise ValueError("no pairs to find negatives for")
-    columns: dict[str, list[Any]] = {"anchor": list(pairs["query"]), "positive": list(pairs["positive"])}
+    columns: dict[str, list[str]] = {"anchor": list(pairs["query"]), "positive": list(pairs["positive"])}
     documents = columns["positive"] if corpus is None else [*corpus, *columns["positive"]]
     total = len(set(columns["anchor"])) + len(set(documents))
     texts = Counter(map(normalised, set(documents)))
@@ -78,14 +80,13 @@ def mine(
     with _own_bars(), progress(total, "encode", "text", show=is_chosen()) as bar, bar.shared():
         mined = mine_hard_negatives(
             Dataset.from_dict(columns),
-            encoder,
+            encoder,  # type: ignore[arg-type] # an `Encoder` has what is called
             corpus=list(corpus) if corpus is not None else None,
             relative_margin=relative_margin,
             num_negatives=num_negatives + same_as_query,
             output_format="labeled-list",
             output_scores=True,
-            use_faiss=len(corpus or pairs)
-            > MANY,  # otherwise similarities of all queries and texts are in memory at once
+            faiss_batch_size=min(16_384, max(1, SCORES // len(documents))),  # queries at once, also without faiss
             verbose=False,
         )
     of_pairs = pairs["instruction"] if "instruction" in pairs.column_names else [None] * len(pairs)
@@ -99,9 +100,7 @@ def mine(
     return Mined(rows, len(pairs) - len(rows))
 
 
-def _rows(
-    mined: Dataset, instructions: Mapping[tuple[str, str], str | None], num_negatives: int
-) -> Iterator[dict[str, Any]]:
+def _rows(mined: Dataset, instructions: Mapping[tuple[str, str], str | None], num_negatives: int) -> Iterator[Values]:
     """Yield the miner's rows, each with at most `num_negatives`, none of which is the query's own text."""
     for row in mined:
         query = normalised(row["anchor"])

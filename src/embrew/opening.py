@@ -18,10 +18,8 @@ from embrew.files.writing import recover
 from embrew.recipe import Recipe, list_recipes
 from embrew.recipe.build.encoders import encoder
 from embrew.recipe.build.stages import load_recipe
-from embrew.runtimes.converted import convert_encoder
 from embrew.runtimes.openvino import is_openvino, open_openvino
-from embrew.runtimes.openvino_encoder import OpenVINOEncoder
-from embrew.runtimes.openvino_model import openvino
+from embrew.runtimes.openvino_encoder import OpenVINOEncoder, convert_encoder, openvino
 from embrew.stock import is_stock, open_stock
 from embrew.storage.base_model import is_encoder, open_config, pick_dtype
 from embrew.storage.loading import AS_TRAINED

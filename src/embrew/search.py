@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from embrew.data.beir import Document, read_documents
+from embrew.extras import import_extra
 from embrew.files.checksums import content_hash, digest_of
 from embrew.files.formats import INDEX, versions
 from embrew.files.reading import read_json
@@ -85,7 +87,7 @@ class SearchIndex:
         documents: Sequence[Document],
         index: faiss.Index,
         *,
-        query_options: Mapping[str, Any] | None = None,
+        query_options: Mapping[str, int] | None = None,
     ) -> None:
         self.encoder = encoder
         self.documents = list(documents)
@@ -102,6 +104,7 @@ class SearchIndex:
         show_progress_bar: bool = False,
     ) -> SearchIndex:
         """Embed documents (or those of a file or folder, see `read_documents`), title and text together."""
+        _faiss()
         documents = _documents(documents, encoder)
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
         index: faiss.Index | None = None
@@ -116,9 +119,9 @@ class SearchIndex:
         cls,
         encoder: TextEncoder,
         documents: Sequence[Document],
-        vectors: Any,
+        vectors: np.ndarray,
         *,
-        query_options: Mapping[str, Any] | None = None,
+        query_options: Mapping[str, int] | None = None,
     ) -> SearchIndex:
         """Index vectors that the encoder gave earlier.
 
@@ -192,10 +195,8 @@ class SearchIndex:
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the index, the documents and a manifest atomically."""
-        import faiss
-
         with atomic_folder(Path(folder), marker=INDEX.file, overwrite=overwrite) as new:
-            faiss.write_index(self.index, str(new / _INDEX))
+            _faiss().write_index(self.index, str(new / _INDEX))
             write_jsonl(new / _DOCUMENTS, (asdict(document) for document in self.documents))
             manifest = {
                 "format": INDEX.number,
@@ -217,8 +218,7 @@ class SearchIndex:
             FileNotFoundError: there is no index.
             ValueError: another encoder made it, or a file is missing or has changed since it was written.
         """
-        import faiss
-
+        faiss = _faiss()
         folder = Path(folder)
         recover(folder)
         if not (folder / INDEX.file).is_file():
@@ -302,10 +302,12 @@ def _documents(documents: Sequence[Document] | str | Path, encoder: TextEncoder)
     return documents
 
 
-def _empty_index(dimensions: int) -> faiss.IndexFlatIP:
-    import faiss
+def _faiss() -> ModuleType:
+    return import_extra("faiss", "search", "an index of documents")
 
-    return faiss.IndexFlatIP(dimensions)
+
+def _empty_index(dimensions: int) -> faiss.IndexFlatIP:
+    return _faiss().IndexFlatIP(dimensions)
 
 
 def _embedded(encoder: TextEncoder, texts: Sequence[str], options: dict[str, Any]) -> Iterator[np.ndarray]:

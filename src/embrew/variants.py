@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -15,6 +16,7 @@ from embrew.encoder import Encoder
 from embrew.model.encode_arguments import convert_vectors, options_of_side
 from embrew.progress import progress
 from embrew.recipe.encoder import Variants
+from embrew.text.texts import Text
 
 
 class VariantEncoder:
@@ -70,7 +72,7 @@ class VariantEncoder:
 
     def encode(
         self,
-        inputs: Any,
+        inputs: Text | Iterable[Text],
         prompt_name: str | None = None,
         prompt: str | None = None,
         *,
@@ -81,7 +83,7 @@ class VariantEncoder:
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> np.ndarray | Tensor | list[Tensor]:
         """Embed texts: the mean over each text and its variants, before normalising; arguments as of `Encoder.encode`.
 
         Raises:
@@ -100,25 +102,26 @@ class VariantEncoder:
         return convert_vectors(means, single, precision, convert_to_numpy, convert_to_tensor)
 
     def encode_query(
-        self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
-    ) -> Any:
+        self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> np.ndarray | Tensor | list[Tensor]:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
         return self.encode(inputs, **options_of_side("query", self.encoder.max_length, prompt_name, prompt, options))
 
     def encode_document(
-        self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
-    ) -> Any:
+        self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> np.ndarray | Tensor | list[Tensor]:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
         return self.encode(inputs, **options_of_side("document", self.encoder.max_length, prompt_name, prompt, options))
 
-    def _versions(self, texts: Sequence[Any], *, show_progress_bar: bool) -> dict[str, list[str]]:
+    def _versions(self, texts: Sequence[Text], *, show_progress_bar: bool) -> dict[str, list[str]]:
         """Return each text with its variants, by text."""
         ids = next((text for text in texts if not isinstance(text, str)), None)
         if ids is not None:
             raise ValueError(f"variants are written of strings; a text is given as {type(ids).__name__}: decode it")
         by_text: dict[str, list[str]] = {}
-        with progress(len(set(texts)), "rewrite", "text", show=show_progress_bar) as bar:
-            for text in dict.fromkeys(texts):
+        strings = dict.fromkeys(text for text in texts if isinstance(text, str))
+        with progress(len(strings), "rewrite", "text", show=show_progress_bar) as bar:
+            for text in strings:
                 by_text[text] = [text, *self.write(text)]
                 bar.update(1)
         return by_text

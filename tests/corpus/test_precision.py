@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from sentence_transformers.util import quantize_embeddings
 
 from embrew.corpus import Ranges, dequantize, encode_corpus, read_vectors
-from embrew.corpus.job import MANIFEST
-from embrew.corpus.precision import quantize
+from embrew.corpus.job import MANIFEST, quantize
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stub import Stub
 

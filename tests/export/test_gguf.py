@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.runtimes.gguf_tokenizer import LLAMA3, QWEN2, kind_of, vocabulary_of
+from embrew.runtimes.gguf_model import LLAMA3, QWEN2, kind_of, vocabulary_of
 from embrew.settings.encoder import Pooling
 from tests.conftest import by_default
 

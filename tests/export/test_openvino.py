@@ -19,8 +19,7 @@ from embrew.export.exporting import export_encoder
 from embrew.files.checksums import Damaged
 from embrew.machine import cores
 from embrew.opening import open_model
-from embrew.runtimes.openvino_encoder import OpenVINOEncoder
-from embrew.runtimes.openvino_model import openvino
+from embrew.runtimes.openvino_encoder import OpenVINOEncoder, openvino
 from embrew.runtimes.portable import PortableEncoder
 from embrew.settings.encoder import Pooling
 from embrew.text_encoder import tokenizer_sha256

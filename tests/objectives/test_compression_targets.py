@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from embrew.data.sentences import sentence_spans, split_sentences
+from embrew.data.documents import sentence_spans, split_sentences
 from embrew.encoder import Encoder
 from embrew.methods import Compression
 from embrew.methods.base import text_ids

@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-from embrew.data.sentences import split_sentences
+from embrew.data.documents import split_sentences
 from embrew.methods import Llama2Vec
 from embrew.text.tokens import Segment, Tokens
 from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default

@@ -19,7 +19,7 @@ from embrew.parity.compare import compare
 from embrew.parity.expected import Reference, ReferenceText
 from embrew.parity.measuring import ALONE, LONG, Condition, Measurements
 from embrew.runtimes.llama_cpp import interpreter
-from embrew.runtimes.opened import Prompt
+from embrew.runtimes.runtime import Prompt
 from tests.conftest import by_default, stir
 from tests.parity.faulty import FORMS, LIMIT, PROMPTS
 from tests.parity.test_faults import named

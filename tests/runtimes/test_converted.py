@@ -15,7 +15,7 @@ from embrew.encoder import Encoder
 from embrew.model.context_vectors import initialize_demonstrator
 from embrew.model.contexts import Context
 from embrew.opening import open_model
-from embrew.runtimes.converted import convert_encoder
+from embrew.runtimes.openvino_encoder import convert_encoder
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.storage.base_model import supports_natively
 from embrew.text_encoder import model_hash, vectors_hash
@@ -92,8 +92,8 @@ def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeyp
         def __call__(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             return torch.ones(len(ids), 32)
 
-    monkeypatch.setattr("embrew.runtimes.converted.Program", Wrong)
-    monkeypatch.setattr("embrew.runtimes.converted.convert", lambda *_: None)
+    monkeypatch.setattr("embrew.runtimes.openvino_encoder.Program", Wrong)
+    monkeypatch.setattr("embrew.runtimes.openvino_encoder.convert", lambda *_: None)
     for bfloat16 in (False, True):
         with pytest.raises(ValueError, match=r"OpenVINO \(encode_query\) gives other vectors"):
             convert_encoder(make_encoder(), bfloat16=bfloat16)
@@ -104,7 +104,7 @@ def test_gated_layers_are_computed_in_float32_with_a_single_thread(
     family: str, gated: bool, make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bfloat16, OpenVINO would end the process there (its issue 33300)."""
-    monkeypatch.setattr("embrew.runtimes.openvino_model.cores", lambda: 1)
+    monkeypatch.setattr("embrew.runtimes.openvino_encoder.cores", lambda: 1)
     encoder = make_encoder(family)
     made = convert_encoder(encoder, bfloat16=True)
     assert made.describe()["dtype"] == ("float32" if gated else "bfloat16")
@@ -113,7 +113,7 @@ def test_gated_layers_are_computed_in_float32_with_a_single_thread(
 
 def test_no_usage_event_can_be_sent() -> None:
     code = (
-        "import sys; from embrew.runtimes.openvino_model import openvino; openvino(); "
+        "import sys; from embrew.runtimes.openvino_encoder import openvino; openvino(); "
         "from openvino.tools.ovc import telemetry_utils; "
         "print(sys.modules['openvino_telemetry'], telemetry_utils.tm.__name__)"
     )

@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 
-from embrew.corpus.precision import Ranges
+from embrew.corpus.job import Ranges
 from embrew.encoder import Encoder
 from embrew.model.context_vectors import initialize_demonstrator
 from embrew.model.contexts import Context

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.corpus.precision import Ranges
+from embrew.corpus.job import Ranges
 from embrew.encoder import Encoder
 from embrew.serving import server
 from embrew.serving.service import Service

@@ -16,7 +16,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from embrew.corpus.precision import Ranges
+from embrew.corpus.job import Ranges
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from tests.serving.encoders import KINDS, LIMITS, LONG, PROMPTS, TEXTS, check_same, made, saved, serving_copy, wanted

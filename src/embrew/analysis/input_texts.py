@@ -14,8 +14,7 @@ import numpy as np
 from embrew.data.beir import read_documents
 from embrew.data.datasets import load
 from embrew.data.formats import named
-from embrew.data.reading import expand, find_file, read, splits, stem
-from embrew.data.splits import DEV_SPLITS
+from embrew.data.reading import DEV_SPLITS, expand, find_file, read, splits, stem
 from embrew.encoder import Encoder
 from embrew.ranking import sample_in_order
 from embrew.text_encoder import TextEncoder, encode_options

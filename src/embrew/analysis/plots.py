@@ -18,6 +18,7 @@ from embrew.analysis.sink import Sink
 from embrew.analysis.spectrum import Spectrum
 from embrew.analysis.surface import Cell, Surface, Truncation
 from embrew.analysis.uniformity import AlignmentUniformity
+from embrew.extras import import_extra
 from embrew.files.writing import atomic_path
 from embrew.plot_style import CYCLE, colours, matplotlib_settings
 
@@ -40,6 +41,7 @@ AXES = {"uniformity": "uniformity (less is more evenly spread)", "alignment": "a
 @contextmanager
 def drawing(path: Path, width: float, height: float, *, layout: str = "constrained") -> Iterator[Figure]:
     """Provide an empty figure in embrew's style, and write it atomically at the end; sizes in inches."""
+    import_extra("matplotlib", "plots", "a picture")
     from matplotlib import rc_context
     from matplotlib.figure import Figure  # not pyplot, which would set a backend for the whole process
 

@@ -23,8 +23,7 @@ import numpy as np
 from embrew.analysis.input_texts import find_split, vectors_of
 from embrew.data.datasets import load
 from embrew.data.formats import same_name
-from embrew.data.reading import read
-from embrew.data.splits import DEV_SPLITS
+from embrew.data.reading import DEV_SPLITS, read
 from embrew.evaluation.dev import DevSets, dev_sets_of
 from embrew.files.names import check_path_known
 from embrew.ranking import sample_in_order

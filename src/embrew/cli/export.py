@@ -158,7 +158,7 @@ def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) ->
 
 def _scores_on(dev: Path) -> Callable[[TextEncoder], dict[str, float]]:
     """Return a function that scores an encoder on a data folder, on its dev split where it has one."""
-    from embrew.data.splits import DEV_SPLITS
+    from embrew.data.reading import DEV_SPLITS
     from embrew.evaluation import KINDS, evaluate, find_task
     from embrew.evaluation.rows import split_names
 

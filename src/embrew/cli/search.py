@@ -14,6 +14,7 @@ from rich.text import Text
 
 from embrew.cli.arguments import AsJson, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
 from embrew.cli.console import err, loading, out, print_json
+from embrew.extras import import_extra
 from embrew.inspection import command
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def search(
         raise FileExistsError(f"{index} exists; leave out --build to search it, or --overwrite to build it again")
     if build is None and not location.is_dir():
         raise FileNotFoundError(f"{index} is not an index; build one with --build DOCUMENTS")
+    import_extra("faiss", "search", "an index of documents")  # before the model is opened
     loading(model)
     from embrew.corpus import holds_vectors, open_index
     from embrew.opening import open_model

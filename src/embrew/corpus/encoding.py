@@ -11,15 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from embrew.corpus.job import ABOUT, MANIFEST, REJECTS, Job
-from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
-from embrew.corpus.precision import Ranges
+from embrew.corpus.job import ABOUT, MANIFEST, REJECTS, Job, Ranges
 from embrew.corpus.rows import Shard, corpus_files, expected_rows, fingerprint, job_rejects, shards, warn_unread
 from embrew.corpus.shards import (
+    Entry,
+    Manifest,
     device_of,
     encode_options_of,
     is_whole,
+    new_manifest,
     read_hashes,
+    read_manifest,
+    require_same,
     shard_vectors,
     write_hashes,
     write_shard,

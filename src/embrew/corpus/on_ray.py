@@ -20,10 +20,18 @@ import numpy as np
 
 from embrew.corpus.encoding import Summary, add_shard, run, set_dimensions, unfinished
 from embrew.corpus.job import Job
-from embrew.corpus.manifest import Entry, Manifest, new_manifest, shard_name
 from embrew.corpus.rows import Shard, Text, job_rejects, shards, unlisted_rejects
-from embrew.corpus.shards import encode_options_of, shard_vectors, write_shard
+from embrew.corpus.shards import (
+    Entry,
+    Manifest,
+    encode_options_of,
+    new_manifest,
+    shard_name,
+    shard_vectors,
+    write_shard,
+)
 from embrew.data.reading import expand
+from embrew.extras import import_extra
 from embrew.stores import Place, place_of
 from embrew.text_encoder import TextEncoder
 
@@ -43,11 +51,10 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
         ImportError: Ray is not installed.
         ChildProcessError: actors died over one shard again and again, for example because memory ran out.
     """
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise ImportError('the ray engine needs Ray Data; install it with: pip install "embrew[ray]"') from error
+    import_extra("ray.data", "ray", "the ray engine")
+    import ray
+    import ray.data
+
     job = Job(input=_absolute(expand(str(input))), output=_absolute(output), **settings)
     if not ray.is_initialized():
         ray.init(include_dashboard=False)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from embrew.corpus.job import REJECTS, Job
 from embrew.data import reading
 from embrew.data.beir import Document
-from embrew.data.formats import SUFFIXES, TABLES, Bad, Record, named, records
+from embrew.data.formats import SUFFIXES, TABLES, Bad, Record, Values, named, records
 from embrew.data.reading import expand, find_file, is_saved
 from embrew.data.rejects import Rejects, reject_file
 from embrew.ranking import sample_in_order
@@ -240,7 +240,7 @@ def _text(record: Record, job: Job, prefix: str) -> Text | Bad:
         return Bad(record.source, record.number, record.where, str(error), rest_lost=rest_lost)
 
 
-def _cell(values: dict[str, Any], column: str, kind: Any, rule: str) -> Any:
+def _cell(values: Values, column: str, kind: Any, rule: str) -> Any:
     value = values.get(column)
     if isinstance(value, kind) and not isinstance(value, bool):
         return value

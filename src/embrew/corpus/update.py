@@ -21,17 +21,23 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from embrew.corpus.encoding import (
-    Summary,
-    check_unchanged,
-    claimed_folder,
-    encode_shards,
-    summary_of,
-)
+from embrew.corpus.encoding import Summary, check_unchanged, claimed_folder, encode_shards, summary_of
 from embrew.corpus.job import MANIFEST, Job
-from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same, shard_name
 from embrew.corpus.rows import Seen, Shard, Text, in_shards, job_rejects, shards, text_hashes, unlisted_rejects
-from embrew.corpus.shards import encode_options_of, is_whole, read_hashes, read_shard, write_codes, write_hashes
+from embrew.corpus.shards import (
+    Entry,
+    Manifest,
+    encode_options_of,
+    is_whole,
+    new_manifest,
+    read_hashes,
+    read_manifest,
+    read_shard,
+    require_same,
+    shard_name,
+    write_codes,
+    write_hashes,
+)
 from embrew.files.writing import atomic_folder, claimed, link_or_copy, recover
 from embrew.search import Changes
 from embrew.text_encoder import TextEncoder

@@ -6,15 +6,12 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from embrew.corpus.job import MANIFEST, Job
-from embrew.corpus.manifest import Manifest, read_manifest
-from embrew.corpus.precision import Ranges, dequantize
+from embrew.corpus.job import MANIFEST, Job, Ranges, dequantize
 from embrew.corpus.rows import shards
-from embrew.corpus.shards import read_blocks, read_shard, verified
+from embrew.corpus.shards import Manifest, read_blocks, read_manifest, read_shard, verified
 from embrew.data.beir import Document
 from embrew.data.rejects import Rejects
 from embrew.files.writing import recover
@@ -107,7 +104,7 @@ def read_vectors(folder: str | Place, *, partial: bool = False) -> Vectors:
     return Vectors(folder, manifest)
 
 
-def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, Any]:
+def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, int]:
     """Return keywords for `encode_query` that make an encoder's queries comparable with these vectors.
 
     Raises:

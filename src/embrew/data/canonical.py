@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from embrew.data.columns import SYSTEM, Kind, Layout
+from embrew.data.formats import Values
 
 MULTIMODAL = re.compile(r"<(image|video|audio)>")
 
@@ -39,14 +40,14 @@ class Cell(NamedTuple):
 
 
 def canonical_rows(
-    values: Mapping[str, Any],
+    values: Values,
     layout: Layout,
     kind: Kind,
     *,
     where: str,
     instruction: str | None = None,
     instruct: Literal["query", "both"] = "query",
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Values]:
     """Yield the canonical rows of one row: one, or one per positive.
 
     A pair has `scores` (the positive's, then the negatives') and `document_instruction` only where they are given.
@@ -71,7 +72,7 @@ def canonical_rows(
         raise ValueError(f"{where}: column {layout['positive'][0]!r} holds no text; every row needs a positive")
     scores = _scores([cell(column) for column in layout.get("scores", ())], len(positives), len(negatives))
     for number, positive in enumerate(positives):
-        row: dict[str, Any] = {"query": query, "positive": positive, "negatives": negatives}
+        row: Values = {"query": query, "positive": positive, "negatives": negatives}
         row["instruction"] = instruction
         if scores:
             row["scores"] = scores[number]
@@ -80,7 +81,7 @@ def canonical_rows(
         yield row
 
 
-def check_filled(row: Mapping[str, Any], *, where: str) -> None:
+def check_filled(row: Values, *, where: str) -> None:
     """Raise if a text of a canonical row is empty or white space; an instruction may be empty."""
     for column, value in row.items():
         for text in value if isinstance(value, list) else [value]:
@@ -188,9 +189,7 @@ def _name(value: Any) -> str:
     return "null" if value is None else repr(value) if isinstance(value, float) else f"a {type(value).__name__}"
 
 
-def _plain_values(
-    values: Mapping[str, Any], columns: Collection[str], *, single: bool, where: str
-) -> Mapping[str, Any]:
+def _plain_values(values: Values, columns: Collection[str], *, single: bool, where: str) -> Values:
     """Return a row with plain texts in place of passages and messages; other rows unchanged.
 
     Args:
@@ -202,7 +201,7 @@ def _plain_values(
     Raises:
         ValueError: a value has another form than the library's.
     """
-    plain: dict[str, Any] = {}
+    plain: Values = {}
     for column in columns & values.keys():
         name, location = column.strip().lower(), f"{where}: column {column!r}"
         if name == "messages":

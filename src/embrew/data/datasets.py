@@ -16,11 +16,11 @@ import numpy as np
 from embrew.data.beir import read_beir
 from embrew.data.canonical import canonical_rows, check_filled
 from embrew.data.columns import ACCEPTED, Kind, Layout, match, matched_columns
+from embrew.data.documents import split_sentences
 from embrew.data.fingerprints import RESERVED, has_reserved
-from embrew.data.formats import Record
+from embrew.data.formats import Record, Values
 from embrew.data.reading import expand, is_beir, read
 from embrew.data.rejects import Rejects
-from embrew.data.sentences import split_sentences
 from embrew.settings.validation import shortened
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     return {"rows": len(dataset), "columns": dataset.info.description, "examples": examples}
 
 
-def row_text(row: Mapping[str, Any]) -> str:
+def row_text(row: Values) -> str:
     """Return the columns of a row that hold something, as `query: "a"; negatives: "b", "c"`."""
 
     def as_text(value: Any) -> str:
@@ -136,9 +136,7 @@ class _Reader:
     layouts: dict[str, None] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
-    def rows(
-        self, paths: Sequence[str | Path], name: str | None, split: str, revision: str | None
-    ) -> Iterator[dict[str, Any]]:
+    def rows(self, paths: Sequence[str | Path], name: str | None, split: str, revision: str | None) -> Iterator[Values]:
         """Yield the rows of files, folders and data sets of the Hub."""
         for path in paths:
             folder = Path(expand(path))
@@ -157,7 +155,7 @@ class _Reader:
                     self.rejects.good()
                     yield from parts
 
-    def _canonical(self, record: Record, by_columns: dict[tuple[str, ...], Layout]) -> Iterator[dict[str, Any]]:
+    def _canonical(self, record: Record, by_columns: dict[tuple[str, ...], Layout]) -> Iterator[Values]:
         """Yield the canonical rows of a record; none for one that `where` leaves out."""
         for column in self.where:
             if column not in record.values:
@@ -174,10 +172,16 @@ class _Reader:
             except ValueError as error:
                 raise ValueError(f"{record.where}: {error}") from error
             self.layouts[matched_columns(key, by_columns[key])] = None
-        options: dict[str, Any] = {"instruction": self.instruction, "instruct": self.instruct}
-        yield from canonical_rows(record.values, by_columns[key], self.kind, where=record.where, **options)
+        yield from canonical_rows(
+            record.values,
+            by_columns[key],
+            self.kind,
+            where=record.where,
+            instruction=self.instruction,
+            instruct=self.instruct,
+        )
 
-    def _pairs(self, folder: Path, split: str) -> Iterator[tuple[dict[str, Any], str]]:
+    def _pairs(self, folder: Path, split: str) -> Iterator[tuple[Values, str]]:
         """Yield the pairs of a BEIR folder, and the position of each for messages."""
         if self.where:
             raise ValueError(
@@ -197,7 +201,7 @@ class _Reader:
                     row = {"query": data.queries[query], "positive": texts[document], "negatives": []}
                     yield {**row, "instruction": self.instruction}, location
 
-    def _filtered(self, row: dict[str, Any], location: str) -> Iterator[dict[str, Any]]:
+    def _filtered(self, row: Values, location: str) -> Iterator[Values]:
         """Yield a row, or what `sentences` makes of it, within the limits."""
         is_reserved = self.reserved is not None and has_reserved(row, self.reserved)
         parts = [row]
@@ -251,7 +255,7 @@ def _equals(value: Any, wanted: bool | int | float | str) -> bool:
         return False
 
 
-def _dataset(rows: Iterable[dict[str, Any]], kind: Kind, *, marked: bool) -> Dataset:
+def _dataset(rows: Iterable[Values], kind: Kind, *, marked: bool) -> Dataset:
     """Return rows as one in-memory Arrow table, built in blocks."""
     import datasets
     import pyarrow as pa

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from embrew.data.formats import Record, parse_json
+from embrew.data.documents import split_sentences
+from embrew.data.formats import Record, Values, parse_json
 from embrew.data.reading import read
-from embrew.data.sentences import split_sentences
 from embrew.data.sets import FileSet, HubSet
 from embrew.files.checksums import is_intact, write_checksums
 from embrew.files.reading import read_json
@@ -92,7 +92,7 @@ def _commit(source: HubSet) -> str:
     return commit
 
 
-def _rows(source: HubSet, split: str, commit: str) -> Iterator[dict[str, Any]]:
+def _rows(source: HubSet, split: str, commit: str) -> Iterator[Values]:
     """Yield the rows of a split's folder; those with an empty text are left out."""
     records = read(source.hub, name=source.config, split=split, revision=commit)
     for record in islice(records, 0, None, source.every):
@@ -135,7 +135,7 @@ def _answers(record: Record) -> list[str]:
     return [_checked(text, "answers", record) for text in texts]
 
 
-def _answer_sentences(record: Record) -> Iterator[dict[str, Any]]:
+def _answer_sentences(record: Record) -> Iterator[Values]:
     """Yield the question, the only sentence that has the answer, and the most similar of those without it."""
     (context, question), answers = _texts(record, "context", "question"), _answers(record)
     sentences = split_sentences(context)
@@ -151,18 +151,18 @@ def _words(text: str) -> set[str]:
     return set(WORD.findall(text.lower()))
 
 
-def _questions(record: Record) -> Iterator[dict[str, Any]]:
+def _questions(record: Record) -> Iterator[Values]:
     context, question = _texts(record, "context", "question")
     yield {"context": context, "instruction": question, "target": _answers(record)[0]}
 
 
-def _paragraphs(record: Record) -> Iterator[dict[str, Any]]:
+def _paragraphs(record: Record) -> Iterator[Values]:
     title, text = _texts(record, "title", "text")
     parts = (part.strip() for part in text.split("\n\n"))
     yield from ({"text": part, "title": title} for part in parts if len(part) >= SHORTEST)
 
 
-MAKE: dict[str, Callable[[Record], Iterator[dict[str, Any]]]] = {
+MAKE: dict[str, Callable[[Record], Iterator[Values]]] = {
     "answer_sentences": _answer_sentences,
     "questions": _questions,
     "paragraphs": _paragraphs,

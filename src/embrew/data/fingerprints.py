@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from embrew.data.formats import Values
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -29,7 +31,7 @@ def fingerprints(texts: Iterable[str]) -> np.ndarray:
     return np.fromiter((int.from_bytes(digest, "little") for digest in hashes), dtype=np.uint64)
 
 
-def has_reserved(row: Mapping[str, Any], reserved: Collection[int]) -> bool:
+def has_reserved(row: Values, reserved: Collection[int]) -> bool:
     """Return whether a canonical row contains a text with one of these fingerprints."""
     _, texts = flatten([row[column] for column in TEXTS if column in row])
     return any(mark in reserved for mark in fingerprints(texts).tolist())
@@ -45,7 +47,7 @@ def flatten(column: list[Any]) -> tuple[np.ndarray, list[str]]:
 ONE_IN = 20  # texts; more would take too much of a small data set
 
 
-def set_aside(parts: Sequence[Dataset], count: int) -> tuple[list[Dataset], list[dict[str, Any]]]:
+def set_aside(parts: Sequence[Dataset], count: int) -> tuple[list[Dataset], list[Values]]:
     """Split rows with `count` different texts off data sets.
 
     The texts are those with the smallest fingerprints (`fingerprints`), so that neither order, nor seed, nor
@@ -70,7 +72,7 @@ def set_aside(parts: Sequence[Dataset], count: int) -> tuple[list[Dataset], list
     if len(chosen) < 2:
         return list(parts), []
     left: list[Dataset] = []
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[int, Values] = {}
     for number, (part, part_marks) in enumerate(zip(parts, marks, strict=True)):
         is_chosen = np.isin(part_marks, chosen)
         if is_chosen.all():

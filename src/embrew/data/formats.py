@@ -2,7 +2,9 @@
 
 `read_file` raises at the first row that cannot be read; `records` yields a report of it, and the caller decides. Rows
 are read one by one, or in batches of Parquet and Arrow files; an array of a JSON file is read as a whole. Tables with
-quotes are read twice, see `embrew.data.quotes`.
+quotes are read twice: one rule for a whole table decides whether its quotes enclose cells, as pandas and Excel write
+them. A quote opens a cell at its beginning and closes it at its end; inside, it stands twice. Such a cell may have
+several lines. A quote anywhere else breaks the rule.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import logging
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
@@ -24,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, NoReturn, cast
 
 from embrew.data.documents import PROSE, read_prose
-from embrew.data.quotes import Finding, check_quotes
 from embrew.files.checksums import check_listed
 from embrew.files.reading import CONTENT, Place
 
@@ -44,15 +45,20 @@ MAX_CELL = 1 << 30  # characters; Python's own limit is 131,072, less than some 
 UTF16 = "holds a zero byte, as in UTF-16; convert to UTF-8"
 SEP = re.compile(r'"?sep=([^"\r\n])"?[\r\n]*', re.IGNORECASE)
 """Excel's first line, which names the separator."""
+INSIDE = '(?:[^"]++|"")*+'  # of a quoted cell
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 ARROW = b"ARROW1"  # begins an Arrow file, and no stream
 BATCH = 1000  # rows of Parquet and Arrow files
 
 
+Values = dict[str, Any]
+"""A row: values by column."""
+
+
 class Record(NamedTuple):
     """One row, its file, and its number; `unit` is what is counted: lines or rows."""
 
-    values: dict[str, Any]
+    values: Values
     source: str
     number: int
     unit: str = "row"
@@ -143,7 +149,7 @@ def same_name(columns: Iterable[str], name: str) -> list[str]:
     return [column for column in columns if column == name or column.strip().lower() == lower]
 
 
-def named(values: Mapping[str, Any], name: str) -> str | None:
+def named(values: Iterable[str], name: str) -> str | None:
     """Return the column with this name (see `same_name`), or None.
 
     Raises:
@@ -187,13 +193,20 @@ def _bad(path: Place, number: int, reason: str, *, unit: str = "line", rest_lost
     return Bad(str(path), number, f"{path}, {unit} {number}", reason, rest_lost)
 
 
-def _broken(path: Place, number: int, reason: str | Exception, *, unit: str = "line") -> Bad:
+def _broken(path: Place, number: int, reason: str, *, unit: str = "line") -> Bad:
     """Return the report of a file that cannot be read after row `number`."""
-    if isinstance(reason, UnicodeDecodeError):
-        reason = f"not valid UTF-8 ({reason.reason}); convert to UTF-8"
-    elif isinstance(reason, Exception):
-        reason = f"broken gzip file ({reason}); copy or download it again"
     return Bad(str(path), number, f"{path}, after {unit} {number}", reason, rest_lost=True)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a file or a row cannot be read, and what to do."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"not valid UTF-8 ({error.reason}); convert to UTF-8"
+    if isinstance(error, GZIP_ERRORS):
+        return f"broken gzip file ({error}); copy or download it again"
+    if isinstance(error, csv.Error):
+        return f"not valid CSV ({error}); repair the line"
+    return str(error)
 
 
 def _open(path: Place) -> BinaryIO:
@@ -210,7 +223,7 @@ def _open(path: Place) -> BinaryIO:
 
 
 def _read_lines(
-    path: Place, max_bytes: int | None, parse: Callable[[str], dict[str, Any]], *, any_end: bool = False
+    path: Place, max_bytes: int | None, parse: Callable[[str], Values], *, any_end: bool = False
 ) -> Iterator[Record | Bad]:
     """Yield a row for each non-blank line of a UTF-8 file; split at line feeds, with `any_end` at carriage returns too.
 
@@ -230,13 +243,10 @@ def _read_lines(
                     if line.strip():
                         yield Record(parse(line), str(path), number, "line")
                 except ValueError as error:
-                    reason = str(error)
-                    if isinstance(error, UnicodeDecodeError):
-                        reason = f"not valid UTF-8 ({error.reason}); convert to UTF-8"
                     ends = not raw.endswith(b"\n")
-                    yield _bad(path, number, reason + (ENDS if ends else ""), rest_lost=ends)
+                    yield _bad(path, number, _reason(error) + (ENDS if ends else ""), rest_lost=ends)
     except GZIP_ERRORS as error:
-        yield _broken(path, number, error)
+        yield _broken(path, number, _reason(error))
 
 
 def _lines(file: BinaryIO, max_bytes: int | None, *, any_end: bool) -> Iterator[bytes | None]:
@@ -283,7 +293,7 @@ def _twice(names: Iterable[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-def _parse_object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> Values:
     """Parse a JSON object.
 
     Raises:
@@ -293,7 +303,7 @@ def _parse_object(text: str) -> dict[str, Any]:
     return _checked_object(values, escapes="\\u" in text)
 
 
-def _checked_object(values: Any, *, escapes: bool) -> dict[str, Any]:
+def _checked_object(values: Any, *, escapes: bool) -> Values:
     """Return a parsed JSON object; with `escapes`, its text may hold half of a surrogate pair.
 
     Raises:
@@ -325,11 +335,8 @@ def _read_json(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
                     except ValueError as error:
                         yield _bad(path, number, str(error), unit="row")
                 return
-    except (*GZIP_ERRORS, UnicodeDecodeError) as error:
-        yield _broken(path, number, error, unit="row")
-        return
-    except ValueError as error:
-        yield _broken(path, number, str(error), unit="row")
+    except (*GZIP_ERRORS, ValueError) as error:
+        yield _broken(path, number, _reason(error), unit="row")
         return
     for item in _read_lines(path, max_bytes, _parse_object):
         yield item._replace(reason=f"{item.reason}; {FORM}") if isinstance(item, Bad) else item
@@ -339,7 +346,7 @@ def _read_table(path: Place) -> Iterator[Record | Bad]:
     """Yield the rows under a header line; values are text, an empty cell is None. Columns without a name are left out.
 
     The separator is the one that Excel's first line `sep=;` names, or the one between the names of the header: commas,
-    semicolons or tabs. Quotes follow `embrew.data.quotes`; where they break its rule, tabs separate texts with quotes.
+    semicolons or tabs. Quotes follow the rule above; where they break it, tabs separate texts with quotes.
     """
     number = 1
     try:
@@ -374,10 +381,65 @@ def _read_table(path: Place) -> Iterator[Record | Bad]:
                 yield Record(values, str(path), number, "line")
             if finding and refused:
                 yield _bad(path, finding.line, _refusal(finding), rest_lost=True)
-    except (*GZIP_ERRORS, UnicodeDecodeError) as error:
-        yield _broken(path, number, error)
-    except csv.Error as error:
-        yield _broken(path, number, f"not valid CSV ({error}); repair the line")
+    except (*GZIP_ERRORS, UnicodeDecodeError, csv.Error) as error:
+        yield _broken(path, number, _reason(error))
+
+
+class Finding(NamedTuple):
+    """What the quotes of a table are.
+
+    Attributes:
+        kind: `broken`: they break the rule; `rows`: they keep it, and a cell of several lines is as many whole rows
+            if quotes have no meaning; `lines`: the same in a table of one column.
+        line: number of the line.
+        reason: description of the quote, for messages.
+    """
+
+    kind: Literal["broken", "rows", "lines"]
+    line: int
+    reason: str
+
+    def is_refused(self, separator: str) -> bool:
+        """Return whether the table is not read: with tabs, one that breaks the rule is read without quoting."""
+        return self.kind == "rows" or (self.kind == "broken" and separator != "\t")
+
+
+def check_quotes(lines: Iterable[str], separator: str, columns: int) -> Finding | None:
+    """Return what is wrong with the quotes of a table, or doubtful; None: nothing.
+
+    Args:
+        lines: lines of the table, with their ends.
+        separator: separator of cells.
+        columns: number of columns.
+    """
+    edge = re.escape(separator)
+    cell = rf'(?:"{INSIDE}"|[^"{edge}\r\n]*+)'
+    complete = re.compile(rf"{cell}(?:{edge}{cell})*+[\r\n]*+")
+    opened = re.compile(rf'(?:{cell}{edge})*+"{INSIDE}')
+    doubtful: Finding | None = None
+    start = number = 0  # the line in which an open cell begins; 0: none is open
+    are_rows = True
+    for number, line in enumerate(lines, start=1):
+        if not start and '"' not in line:
+            continue
+        are_rows = are_rows and line.count(separator) == columns - 1
+        if '"' not in line:
+            continue
+        text = f'"{line}' if start else line
+        if complete.fullmatch(text):
+            if start and are_rows and doubtful is None:
+                what = f"a quoted cell goes on to line {number}"
+                doubtful = Finding("rows" if columns > 1 else "lines", start, what)
+            start, are_rows = 0, True
+        elif opened.fullmatch(text):
+            start = start or number
+        else:
+            if start:
+                return Finding("broken", start, f"a quote opens a cell that is not closed at its end (line {number})")
+            return Finding("broken", number, "a quote neither opens a cell nor closes it")
+    if start:
+        return Finding("broken", start, "a quote opens a cell that is never closed")
+    return doubtful
 
 
 @lru_cache(maxsize=64)  # read once, and logged once, as long as the file is the same

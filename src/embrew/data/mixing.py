@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from embrew.data.formats import Values
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -108,10 +110,10 @@ class InstructedRows:
         """Number of rows."""
         return len(self.rows)
 
-    def __getitem__(self, number: int) -> dict[str, Any]:
+    def __getitem__(self, number: int) -> Values:
         return self.__getitems__([number])[0]
 
-    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, numbers: Sequence[int]) -> list[Values]:
         """Return the rows of several numbers of a `MixedOrder`."""
         indices = [number % len(self.rows) for number in numbers]
         rows = self.rows.__getitems__(indices)

@@ -1,11 +1,14 @@
-"""Read data row by row, from files, folders of them and data sets of the Hub; and identify them by their content."""
+"""Read data row by row, from files, folders of them and data sets of the Hub; and identify them by their content.
+
+A file's name tells its split: `train-00000-of-00002`, `Test`, `my-dev`, `data.train`.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -15,10 +18,56 @@ from embrew.data.documents import PROSE
 from embrew.data.formats import SUFFIXES, TABLES, Bad, Record, records
 from embrew.data.rejects import Rejects
 from embrew.data.sets import fetch_hint
-from embrew.data.splits import SHARD, SPLITS, known_split, names_by_split, without_number
 from embrew.files.checksums import digest_of
 from embrew.files.names import base_name, check_path_known
 from embrew.files.reading import Place, content_of, read_json
+
+DEV_SPLITS = ("dev", "validation", "valid", "val")
+SPLITS = ("train", *DEV_SPLITS, "test")
+_ALIASES = {"training": "train", "testing": "test"}
+SHARD = r"(-\d+(-of-\d+)?)?"  # train-00000.jsonl.gz, train-00000-of-00002.parquet
+_NUMBER = re.compile(r"[-_.]?\d+(-of-\d+)?$")  # also train_1, train1
+
+
+def words(name: str) -> list[str]:
+    """Return the words of a name in lower case, by its separators and capitals: `stsTest_1` gives `sts`, `test`."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+
+
+def names_by_split(stems: Iterable[str]) -> dict[str, list[str]]:
+    """Return the stems of a folder's files by split; a name that tells none is a split of its own.
+
+    A split is a name without its number, in any case. If no file has this name, it is the only name with the word
+    for the split and for no other one. Several such names tell nothing: each is a split of its own.
+
+    Examples:
+        >>> names_by_split(["Train-0", "Train-1", "my_test", "notes"])
+        {'train': ['Train-0', 'Train-1'], 'test': ['my_test'], 'notes': ['notes']}
+    """
+    stems = list(stems)
+    names = dict.fromkeys(map(without_number, stems))
+    splits = {name: split for name in names if (split := known_split(name))}
+    for split in SPLITS:
+        having = [name for name in names if name not in splits and {*words(name)} & {*SPLITS} == {split}]
+        if split not in splits.values() and len(having) == 1:
+            splits[having[0]] = split
+    by_split: dict[str, list[str]] = {}
+    for stem in stems:
+        split = splits.get(without_number(stem)) or re.sub(SHARD + "$", "", stem)
+        by_split.setdefault(split, []).append(stem)
+    return by_split
+
+
+def without_number(stem: str) -> str:
+    """Return a stem without the number at its end: `train-00000-of-00002` and `train_1` give `train`."""
+    return _NUMBER.sub("", stem)
+
+
+def known_split(name: str) -> str:
+    """Return the split that a name is, in any case, or an empty text: `Train` and `training` give `train`."""
+    name = _ALIASES.get(name.lower(), name.lower())
+    return name if name in SPLITS else ""
+
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ class Rejects:
     Args:
         file: file for bad rows, one JSON object per line; None: the first one raises an error.
         max_rate: at most this share of the rows may be bad, or of 100 rows if there are fewer.
-        use: what the rows are for, for messages.
+        purpose: what is done with the rows, for messages.
         listed: the file's name, for messages.
 
     Attributes:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embrew import evaluation
-from embrew.data.reading import expand, stem
+from embrew.data.reading import DEV_SPLITS, SPLITS, expand, known_split, stem, without_number, words
 from embrew.data.sets import fetch_hint
-from embrew.data.splits import DEV_SPLITS, SPLITS, known_split, without_number, words
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.overlap import Overlap, count_overlaps, hash_texts, overlap_lines, reserved_texts, task_texts

@@ -7,6 +7,8 @@ from typing import Any
 from embrew.data.columns import required
 from embrew.data.formats import read_file
 from embrew.data.reading import (
+    DEV_SPLITS,
+    SPLITS,
     expand,
     find_file,
     is_beir,
@@ -17,7 +19,6 @@ from embrew.data.reading import (
     stem,
 )
 from embrew.data.sets import fetch_hint
-from embrew.data.splits import DEV_SPLITS, SPLITS
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.task import DevPart, Task, TaskKind
 

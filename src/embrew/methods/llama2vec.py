@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from embrew.data.sentences import split_sentences
+from embrew.data.documents import split_sentences
 from embrew.encoder import Encoder
 from embrew.losses.vocabulary import bag_of_words_nll, token_nll
 from embrew.methods.base import Batch, DataRow, NotNegative, TokenObjective, text_ids, usable

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from embrew.data.sentences import sentence_spans
+from embrew.data.documents import sentence_spans
 from embrew.encoder import Encoder
 from embrew.methods.base import DataRow, text_ids, tokenized, usable
 from embrew.methods.frozen_decoder import CompressionRows

@@ -14,8 +14,8 @@ from embrew.parity.expected import Reference, export_around, reference_of_encode
 from embrew.parity.measuring import Measurements, measure_runtime
 from embrew.parity.servers import EmbrewServer, open_server
 from embrew.progress import progress
-from embrew.runtimes.opened import OpenedModel, OpenedRuntime
 from embrew.runtimes.registry import RUNTIMES
+from embrew.runtimes.runtime import OpenedModel, OpenedRuntime
 from embrew.storage.base_model import quiet
 
 STOCK = "sentence-transformers"

@@ -15,9 +15,9 @@ from embrew.export.wrong_vectors import FILE, WrongVectors, wrong_vectors
 from embrew.files.checksums import Damaged, file_sha256, read_checksums
 from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of, read_json
-from embrew.runtimes.opened import Prompt
 from embrew.runtimes.portable import fixed_form, make_portable
 from embrew.runtimes.reference import Parity, long_text
+from embrew.runtimes.runtime import Prompt
 from embrew.storage.saving import REFERENCE_TEXTS
 from embrew.text.texts import SIDES
 

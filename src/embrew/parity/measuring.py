@@ -10,8 +10,8 @@ import numpy as np
 
 from embrew.export.wrong_vectors import CHOSEN
 from embrew.parity.expected import Reference, ReferenceText, TextKey
-from embrew.runtimes.opened import OpenedRuntime, Refused
 from embrew.runtimes.reference import cosines
+from embrew.runtimes.runtime import OpenedRuntime, Refused
 
 ALONE, LONG, NAMED = "alone", "beyond the limit", "prompt by name"
 PAIRS, MIXED, REORDERED = "pairs of equal length", "mixed lengths", "the same, reversed"

@@ -14,8 +14,8 @@ import httpx2
 import numpy as np
 
 from embrew.parity import Kind
-from embrew.runtimes.opened import OpenedRuntime, Prompt, Refused
 from embrew.runtimes.registry import RUNTIMES
+from embrew.runtimes.runtime import OpenedRuntime, Prompt, Refused
 from embrew.text.texts import SIDES
 
 Body = Mapping[str, str | bool | list[str] | None]  # fields of a request

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from embrew import evaluation
-from embrew.data.splits import DEV_SPLITS
+from embrew.data.reading import DEV_SPLITS
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.processes import Processes

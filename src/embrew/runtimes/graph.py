@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from embrew.encoder import Encoder
 from embrew.model.attention import has_own_window
@@ -19,7 +19,7 @@ from embrew.text.tokens import Segment, Tokens
 OUTPUT = "sentence_embedding"
 
 
-def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
+def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> PreTrainedModel:
     """Return a copy of the model without head, adapter merged, memory tokens in its embedding matrix.
 
     Of a quantised model, it has the dequantised weights, which training saw, and not those of the original.
@@ -47,9 +47,9 @@ def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
     return model
 
 
-def write_rows(model: Any, rows: Mapping[int, Tensor]) -> None:
+def write_rows(model: PreTrainedModel, rows: Mapping[int, Tensor]) -> None:
     """Write input embeddings, by their ids, into a model's embedding matrix, which has room for them."""
-    embedding = model.get_input_embeddings()
+    embedding = cast(nn.Embedding, model.get_input_embeddings())
     scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
     with torch.no_grad():
         for token_id, vector in rows.items():
@@ -81,7 +81,7 @@ class LabelledGraph(nn.Module):
             (`merged_model`). It is converted to float32 in place, and moved to the CPU.
     """
 
-    def __init__(self, encoder: Encoder, model: Any) -> None:
+    def __init__(self, encoder: Encoder, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = with_configuration(model, is_causal=encoder.attention.is_causal is not False)
         self.attention = encoder.attention
@@ -142,7 +142,7 @@ class SentenceGraph(nn.Module):
 
     memory: Tensor
 
-    def __init__(self, encoder: Encoder, model: Any, ids: dict[int, int]) -> None:
+    def __init__(self, encoder: Encoder, model: PreTrainedModel, ids: dict[int, int]) -> None:
         super().__init__()
         self.labelled = LabelledGraph(encoder, model)
         template = encoder.template

@@ -12,17 +12,26 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import torch
 
 from embrew.encoder import Encoder
-from embrew.runtimes.gguf_model import ARCHITECTURES, encoded, refusal, tensors, write_architecture
-from embrew.runtimes.gguf_tokenizer import NFC, NO_FIRST_SPACE, kind_of, vocabulary_of, write_vocabulary
-from embrew.runtimes.opened import OpenedRuntime, Prompt, Refused
+from embrew.runtimes.gguf_model import (
+    ARCHITECTURES,
+    NFC,
+    NO_FIRST_SPACE,
+    encoded,
+    kind_of,
+    refusal,
+    tensors,
+    vocabulary_of,
+    write_architecture,
+    write_vocabulary,
+)
 from embrew.runtimes.portable import PortableEncoder
 from embrew.runtimes.reference import Parity
-from embrew.runtimes.runtime import INSTALLED_ONLY, Runtime
+from embrew.runtimes.runtime import INSTALLED_ONLY, OpenedRuntime, Prompt, Refused, Runtime
 from embrew.runtimes.stock_folder import pools_every_token, pools_last_token
 
 PYTHON = "EMBREW_LLAMA_CPP"
@@ -178,7 +187,7 @@ def write_gguf(portable: PortableEncoder, out: Path, weights: str) -> None:
     encoder, kind = portable.encoder, kind_of(portable.tokenizer)
     config, name = portable.model.config, encoder.base.name.rpartition("/")[2]
     path = out / f"{name}-{TYPES[weights]}.gguf"
-    rows = portable.model.get_input_embeddings().weight.shape[0]
+    rows = cast(torch.nn.Embedding, portable.model.get_input_embeddings()).weight.shape[0]
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
     writer.add_name(name)
     file_type = "ALL_F32" if weights == "fp32" else f"MOSTLY_{TYPES[weights]}"

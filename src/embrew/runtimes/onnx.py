@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.export import Dim
 
 from embrew.encoder import Encoder
 from embrew.runtimes.graph import OUTPUT, graph_refusal
-from embrew.runtimes.opened import CompiledGraph, OpenedGraph
 from embrew.runtimes.portable import PortableEncoder
-from embrew.runtimes.runtime import Runtime, hide_output
+from embrew.runtimes.runtime import CompiledGraph, OpenedGraph, Runtime, hide_output
+
+if TYPE_CHECKING:
+    import onnx_ir
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 LOGGERS = ("torch.onnx", "torch.onnx._internal.exporter._registration", "onnxscript", "onnx_ir")
@@ -82,11 +84,11 @@ def write_onnx(portable: PortableEncoder, out: Path, weights: str) -> None:
     portable.write_text_files(out)
 
 
-def save(model: Any, path: Path) -> None:
+def save(model: onnx_ir.Model, path: Path) -> None:
     """Write an ONNX model; weights of more than `LARGEST` bytes go to a file of their own."""
     import onnx_ir
 
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values())
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     onnx_ir.save(model, path, external_data=WEIGHTS if size > LARGEST else None)
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,33 +19,34 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.machine import cores
 from embrew.model.contexts import Context, PreparedContext
-from embrew.runtimes.converted import shape_of
 from embrew.runtimes.graph import OUTPUT, graph_refusal
-from embrew.runtimes.opened import CompiledGraph, OpenedGraph
-from embrew.runtimes.openvino_encoder import OpenVINOEncoder, Origin, Shape, in_vocabulary
-from embrew.runtimes.openvino_model import Program, convert, nncf, openvino, round_weights
+from embrew.runtimes.openvino_encoder import (
+    SHAPE_FIELDS,
+    OpenVINOEncoder,
+    Origin,
+    Program,
+    Shape,
+    convert,
+    in_vocabulary,
+    nncf,
+    openvino,
+    round_weights,
+)
 from embrew.runtimes.portable import PortableEncoder
 from embrew.runtimes.reference import LEAST_COSINE, Parity, batch_size, compare_with_reference, cosines, encode_case
-from embrew.runtimes.runtime import Runtime, hide_output
+from embrew.runtimes.runtime import CompiledGraph, OpenedGraph, Runtime, hide_output
 from embrew.settings.encoder import EncoderSettings
 from embrew.storage.base_model import pick_dtype, supports_natively
 from embrew.storage.parts import check_folder, open_tokenizer
 from embrew.text.tokens import Row
 from embrew.text_encoder import tokenizer_sha256
 
+if TYPE_CHECKING:
+    from openvino import Model
+
 logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")
 GRAPH = "openvino/openvino_model.xml"
-SHAPE_FIELDS = (
-    "vocab_size",
-    "hidden_size",
-    "num_layers",
-    "max_positions",
-    "is_encoder",
-    "memory_ids",
-    "soft_prompt_ids",
-)
-"""Fields of `Shape` that are stored in the export."""
 ACTIVATION_GROUP_SIZE = 128
 """Group size of dynamic quantisation: number of activations that share a scale. See the benchmarks."""
 COSINE_SLACK = 0.01  # cosines may be lower by this on another machine than the one that wrote the export
@@ -117,9 +118,9 @@ def _write_encoder(portable: PortableEncoder, out: Path, weights: str) -> None:
     limit = portable.encoder.max_seq_length
     lengths = {side: min(length, limit) for side, length in portable.lengths.items()}
     encoder = portable.encoder.with_settings(max_length=lengths)
-    template, shape = encoder.template, shape_of(encoder)
-    sizes = {name: getattr(shape, name) for name in SHAPE_FIELDS}
-    sizes["max_positions"] = None if shape.max_positions == float("inf") else shape.max_positions
+    template, backbone = encoder.template, encoder.backbone
+    sizes = {name: getattr(backbone, name) for name in SHAPE_FIELDS}
+    sizes["max_positions"] = None if backbone.max_positions == float("inf") else backbone.max_positions
     sizes["memory_ids"] = [portable.ids[i] for i in template.memory_ids]
     sizes["soft_prompt_ids"] = [portable.ids[i] for i in template.soft_prompt_ids]
     contexts = {
@@ -143,7 +144,7 @@ def _write_encoder(portable: PortableEncoder, out: Path, weights: str) -> None:
     write_json(out / FORMAT.file, values)
 
 
-def _quantise(model: Any, portable: PortableEncoder) -> Any:
+def _quantise(model: Model, portable: PortableEncoder) -> Model:
     """Return an `ov.Model` with weights in int8.
 
     Without calibration texts, only weights are quantised, with a scale and a zero point per channel; OpenVINO then

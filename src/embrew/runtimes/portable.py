@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from embrew.cutting import cut
 from embrew.encoder import Encoder
@@ -18,7 +18,7 @@ from embrew.files.formats import EXPORT
 from embrew.runtimes.context_prompts import ContextPrompt, context_prompt
 from embrew.runtimes.graph import SentenceGraph, merged_model, write_rows
 from embrew.runtimes.reference import Parity, ReferenceEncoder, reference_cases
-from embrew.runtimes.stock_tokenizer import check_text, stock_prompts, stock_tokenizer
+from embrew.runtimes.stock_folder import check_text, stock_prompts, stock_tokenizer
 from embrew.settings.yaml_files import parse_yaml
 from embrew.storage.card import data_names
 from embrew.storage.parts import check_tokenizer, write_tokenizer
@@ -106,7 +106,7 @@ class PortableEncoder:
     lengths: dict[str, int]
     tokenizer: PreTrainedTokenizerBase
     ids: dict[int, int]
-    model: Any
+    model: PreTrainedModel
     contexts: dict[str, ContextPrompt]
     prompts: dict[str, str]
     parity: Parity

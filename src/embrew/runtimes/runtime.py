@@ -1,4 +1,7 @@
-"""What a runtime is: which encoders it can reproduce, how its files are written, verified and opened."""
+"""What a runtime is: which encoders it can reproduce, how its files are written, verified and opened.
+
+`embrew parity` compares opened runtimes, which turn texts into vectors.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,192 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from transformers import AutoTokenizer
 
 from embrew.encoder import Encoder
-from embrew.runtimes.opened import OpenedRuntime
+from embrew.runtimes.graph import OUTPUT
 from embrew.runtimes.portable import PortableEncoder
 from embrew.runtimes.reference import Parity
 from embrew.runtimes.stock_folder import Reading
+from embrew.text_encoder import TextEncoder
+
+
+class Refused(ValueError):
+    """A runtime refuses a text or a prompt, and says so; others may be given to it."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What precedes a text.
+
+    Attributes:
+        name: name of the prompt; None: the text has none.
+        words: the prompt itself; where prompts are given by name only, this name.
+        method: method of Sentence-Transformers that applies it: `encode_query`, `encode_document` or `encode`.
+        is_default: whether that method applies it where no prompt is named.
+        is_context: whether it is a context, which an encoder does not count towards the limit of a text.
+    """
+
+    name: str | None
+    words: str
+    method: str
+    is_default: bool
+    is_context: bool
+
+
+class OpenedRuntime:
+    """Software that turns texts into vectors.
+
+    Attributes:
+        name: name for users.
+        by_words: whether a prompt can be put before a text as words.
+        by_name: whether it has prompts of its own, which a request names.
+        reads: names of the runtimes of `embrew export` whose files it may run.
+    """
+
+    name: str
+    by_words, by_name = True, False
+    reads: tuple[str, ...] = ()
+
+    def embed(self, texts: Sequence[str], prompt: Prompt | None) -> object:
+        """Return one vector per text, of one request.
+
+        Args:
+            texts: what is sent.
+            prompt: prompt of the runtime, which is named; None: no prompt is applied.
+
+        Raises:
+            Refused: the runtime refuses one of the texts, or has no prompt of this name.
+            ValueError: it gives no vectors; the message says why and what to do.
+        """
+        raise NotImplementedError
+
+    def token_ids(self, text: str) -> list[int] | None:
+        """Return the token ids of a text with all that the runtime adds; None: it does not tell them."""
+        return None
+
+    def vectors(self, texts: Sequence[str], prompt: Prompt | None = None) -> np.ndarray:
+        """Return what `embed` does as float32 `(texts, dimensions)`.
+
+        Raises:
+            Refused: as `embed`.
+            ValueError: as `embed`; or it is not one vector of finite numbers per text.
+        """
+        vectors = self.embed(texts, prompt)
+        try:
+            array = np.asarray(vectors, dtype=np.float32)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{self.name} gives vectors of different dimensions, or something that is no vector"
+            ) from None
+        if array.ndim != 2 or not array.shape[1] or len(array) != len(texts):
+            raise ValueError(
+                f"{self.name} gives an array of shape {array.shape} for {len(texts)} texts; one vector per text is "
+                "needed"
+            )
+        is_bad = ~np.isfinite(array).all(-1)
+        if is_bad.any():
+            text = texts[int(is_bad.argmax())]
+            raise ValueError(f"{self.name} gives a vector with NaN or infinity for {text[:60]!r}")
+        return array
+
+
+class OpenedModel(OpenedRuntime):
+    """A model with the encode methods of Sentence-Transformers, which apply prompts, so that these are named.
+
+    Args:
+        folder: folder of the model.
+        model: the opened model.
+        software: name of what opened it.
+    """
+
+    by_words, by_name = False, True
+
+    def __init__(self, folder: str | Path, model: TextEncoder, software: str) -> None:
+        self.name, self.model = f"{folder} ({software})", model
+
+    def embed(self, texts: Sequence[str], prompt: Prompt | None) -> object:
+        """Return vectors by the method that applies a prompt, in one batch."""
+        method = self.model.encode if prompt is None else getattr(self.model, prompt.method)
+        encode = partial(method, list(texts), batch_size=len(texts), show_progress_bar=False)
+        if prompt is None:
+            return encode(prompt="")
+        if prompt.method != "encode" or prompt.is_default:
+            return encode()
+        try:
+            return encode(prompt_name=prompt.name)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+
+
+class CompiledGraph(NamedTuple):
+    """A graph from token ids to vectors, ready to run on the CPU in float32.
+
+    Attributes:
+        software: name and version of what runs it.
+        run: function from arrays by input name to vectors.
+        inputs: names of the graph's inputs.
+        outputs: names of the graph's outputs.
+    """
+
+    software: str
+    run: Callable[[Mapping[str, np.ndarray]], object]
+    inputs: list[str]
+    outputs: list[str]
+
+
+class OpenedGraph(OpenedRuntime):
+    """A graph from token ids to vectors, and the tokenizer beside it or one folder above.
+
+    Args:
+        path: file of the graph.
+        runtime: name of the runtime, and of the extra that installs it.
+        title: name of the runtime in messages.
+        open_graph: function that reads the file.
+
+    Raises:
+        ValueError: the runtime is not installed, cannot read the file, or there is no tokenizer; the graph has another
+            output.
+    """
+
+    def __init__(self, path: Path, runtime: str, title: str, open_graph: Callable[[Path], CompiledGraph]) -> None:
+        try:
+            self.graph = open_graph(path)
+        except ImportError:
+            raise ValueError(f'{path} needs {title}: pip install "embrew[{runtime}]"') from None
+        except Exception as error:
+            first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"{title} cannot open {path}: {first_line[:300]}") from error
+        if OUTPUT not in self.graph.outputs:
+            raise ValueError(
+                f"{path} has the outputs {', '.join(self.graph.outputs)}; one named {OUTPUT} is needed, with one "
+                "vector per text: compare with a graph that embrew export made"
+            )
+        folder = next((parent for parent in path.parents[:2] if (parent / "tokenizer.json").is_file()), None)
+        if folder is None:
+            raise ValueError(f"{path} has no tokenizer.json beside it or one folder above; copy it there")
+        self.name, self.reads = f"{path} ({self.graph.software})", (runtime,)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+
+    def embed(self, texts: Sequence[str], prompt: Prompt | None) -> object:
+        """Return vectors of texts in one batch, padded to the longest; a graph has no prompts."""
+        arrays = self.tokenizer(list(texts), truncation=True, padding=True, return_tensors="np")
+        return self.graph.run({name: arrays[name].astype(np.int64) for name in self.graph.inputs if name in arrays})
+
+    def token_ids(self, text: str) -> list[int] | None:
+        """Return ids by the tokenizer."""
+        return list(self.tokenizer(text, truncation=True)["input_ids"])
+
 
 Option = str | bool | Mapping[str, str] | Reading
 INSTALLED_ONLY = "import sys; sys.path[:] = filter(None, sys.path)\n"

@@ -15,9 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.encoder import Encoder
 from embrew.model.pooling import DenseLayers, Projection
-from embrew.runtimes.opened import OpenedModel
 from embrew.runtimes.portable import PortableEncoder
-from embrew.runtimes.runtime import Runtime
+from embrew.runtimes.runtime import OpenedModel, Runtime
 from embrew.runtimes.stock_folder import pools_every_token, pools_last_token, stock_refusal
 from embrew.runtimes.tei import misread_by_tei
 from embrew.runtimes.vllm import misread_by_vllm

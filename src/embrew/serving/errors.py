@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
 EXCERPT = 60  # characters of a value that a message shows
@@ -113,11 +114,11 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
     return ApiError(error.status_code, message, code=code).response(headers)
 
 
-def _field(error: Mapping[str, Any]) -> str:
+def _field(error: ErrorDetails) -> str:
     return ".".join(part for part in error["loc"][1:] if isinstance(part, str))
 
 
-def _body_error(request: Request, error: Mapping[str, Any]) -> str:
+def _body_error(request: Request, error: ErrorDetails) -> str:
     """Return what is wrong with a body as a whole."""
     match error["type"]:
         case "json_invalid":

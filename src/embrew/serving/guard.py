@@ -11,13 +11,13 @@ import time
 import uuid
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
 
 import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from embrew.serving.errors import EXCERPT, ApiError
+from embrew.serving.metrics import Facts
 from embrew.serving.service import Service
 
 logger = logging.getLogger(__name__)
@@ -55,8 +55,9 @@ class Guard:
         headers = Headers(scope=scope)
         sent_id = headers.get("x-request-id", "")
         path = scope["path"].removeprefix(scope.get("root_path", ""))  # of an application under a prefix
-        facts: dict[str, Any] = {
-            "id": sent_id if REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex,
+        request_id = sent_id if REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
+        facts: Facts = {
+            "id": request_id,
             "path": path if path in PATHS else "other",
             "status": GONE,
         }
@@ -68,7 +69,7 @@ class Guard:
                 added = MutableHeaders(scope=message)
                 added["x-total-time"] = f"{1000 * (time.monotonic() - begun):.1f}"
                 if self.adds_request_id:
-                    added["x-request-id"] = facts["id"]
+                    added["x-request-id"] = request_id
             await send(message)
 
         try:
@@ -85,12 +86,12 @@ class Guard:
             refusal = self.service.refusal()  # by uvicorn: the server has waited long enough
             await refusal.response()(scope, receive, send_timed)
         except Exception:
-            logger.exception("request %s failed", facts["id"])
+            logger.exception("request %s failed", request_id)
             if facts["status"] == GONE:
                 unexpected = ApiError(500, "an error of the server; its log has the details")
                 await unexpected.response()(scope, receive, send_timed)
         finally:
-            self.service.metrics.request({**facts, "seconds": round(time.monotonic() - begun, 6)})
+            self.service.metrics.request(facts, round(time.monotonic() - begun, 6))
 
     def _check_host(self, host: str) -> None:
         """Raise where a page in a browser on this machine reaches the server by another name (DNS rebinding)."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,6 +16,7 @@ from embrew.model.prefix import PrefixCache
 logger = logging.getLogger(__name__)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 FILL = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+Facts = dict[str, str | int | float]  # about a request, in its log line
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
@@ -60,12 +60,12 @@ class Metrics(Collector):
         self.tokens.inc(tokens)
         self.texts.inc(texts)
 
-    def request(self, facts: Mapping[str, Any]) -> None:
+    def request(self, facts: Facts, seconds: float) -> None:
         """Record a request, and write its log line: one JSON object, without its texts."""
         self.requests.labels(facts["path"], str(facts["status"])).inc()
-        self.seconds.labels(facts["path"]).observe(facts["seconds"])
+        self.seconds.labels(facts["path"]).observe(seconds)
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        logger.info("%s", json.dumps({"time": time, **facts}))
+        logger.info("%s", json.dumps({"time": time, **facts, "seconds": seconds}))
 
     def _counter(self, name: str, description: str, labels: Sequence[str] = ()) -> Counter:
         return Counter(f"embrew_{name}", description, labels, registry=self.registry)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from pydantic import TypeAdapter, ValidationError
 
+from embrew.extras import import_extra
 from embrew.serving.routes import create_app
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
@@ -65,10 +66,7 @@ def deploy(open_service: Callable[[], Service], settings: Settings) -> Applicati
     Raises:
         ImportError: Ray Serve is not installed.
     """
-    try:
-        from ray import serve
-    except ImportError as error:
-        raise ImportError(f'{error.name} is not installed; run: pip install "embrew[ray,serve]"') from error
+    serve = import_extra("ray.serve", "ray,serve", "a server on Ray")
 
     def build() -> FastAPI:
         replica = logging.getLogger("ray.serve")
@@ -76,7 +74,7 @@ def deploy(open_service: Callable[[], Service], settings: Settings) -> Applicati
         logging.getLogger("embrew").setLevel(replica.level)
         return create_app(open_service(), request_id=False)
 
-    deployment: Any = serve.deployment(
+    deployment = serve.deployment(
         serve.ingress(build)(Embeddings),
         name="Embeddings",
         max_ongoing_requests=settings.max_concurrent_requests + SPARE,
@@ -101,5 +99,5 @@ def read_arguments(args: Mapping[str, Any]) -> Settings:
     files = {name: getattr(settings, name) for name in ("api_key_file", "int8_ranges")}
     if Path(settings.model).exists():
         files["model"] = Path(settings.model)
-    paths: dict[str, Any] = {name: path.absolute() for name, path in files.items() if path is not None}
+    paths = {name: path.absolute() for name, path in files.items() if path is not None}
     return replace(settings, **{**paths, "model": str(paths.get("model", settings.model))})

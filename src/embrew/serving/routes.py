@@ -23,10 +23,11 @@ from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from torch import nn
 
-from embrew.corpus.precision import Ranges, quantize
+from embrew.corpus.job import Ranges, quantize
 from embrew.serving import schemas
 from embrew.serving.errors import EXCERPT, ApiError, ErrorBody, add_handlers
 from embrew.serving.guard import Guard
+from embrew.serving.metrics import Facts
 from embrew.serving.models import Description, ReadOptions
 from embrew.serving.service import Computed, Service
 
@@ -114,7 +115,7 @@ async def embed_all(body: schemas.EmbedAllRequest, request: Request, service: Se
 async def similarity(body: schemas.SimilarityRequest, request: Request, service: Served) -> Response:
     """Return the cosine of the first text and each of the others."""
     options = body.parameters or schemas.SimilarityParameters()
-    texts: list[Any] = [body.inputs.source_sentence, *body.inputs.sentences]
+    texts: list[schemas.Text] = [body.inputs.source_sentence, *body.inputs.sentences]
     vectors, computed = await _vectors(request, service, texts, options)
     unit = nn.functional.normalize(torch.from_numpy(vectors), dim=-1)
     return _json(_as_json((unit[1:] @ unit[0]).numpy()), computed)
@@ -221,7 +222,7 @@ async def _compute(
 ) -> Computed:
     """Have texts computed, and add facts about the request to its log line."""
     computed = await service.compute(texts, _read_options(options, service, states=states))
-    facts: dict[str, Any] = request.scope["facts"]
+    facts: Facts = request.scope["facts"]
     facts |= {"texts": len(texts), "tokens": computed.tokens}
     for name in ("input_type", "prompt_name", "dimensions", "num_layers", "precision"):
         value = getattr(options, name, None)
@@ -295,7 +296,7 @@ def _finish(
 
 def _openai_json(vectors: np.ndarray, *, base64: bool, model: str, tokens: int) -> bytes:
     """Return OpenAI's answer as JSON; float32 has as many digits as it takes to read the same number again."""
-    rows: Any = vectors
+    rows: np.ndarray | list[str] = vectors
     if base64:
         rows = [b64encode(vector.astype("<f4", copy=False).tobytes()).decode("ascii") for vector in vectors]
     data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]

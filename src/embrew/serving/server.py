@@ -44,7 +44,7 @@ class MinuteLog:
     def __init__(self) -> None:
         self._until = 0.0
 
-    def __call__(self, message: str, *arguments: Any) -> None:
+    def __call__(self, message: str, *arguments: int | str | None) -> None:
         """Log a message with its arguments, unless another was logged within the last minute."""
         if (now := time.monotonic()) >= self._until:
             self._until = now + MINUTE

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from embrew.corpus.precision import Ranges
+from embrew.corpus.job import Ranges
 
 KEY = "EMBREW_API_KEY"
 MIB = 2**20

@@ -15,6 +15,7 @@ from embrew.distributed import claimed_by_first
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.dev import dev_sets_of
 from embrew.evaluation.suites import Suite
+from embrew.extras import import_extra
 from embrew.files.formats import SWEEP
 from embrew.files.reading import read_json
 from embrew.progress import is_chosen, within
@@ -53,6 +54,7 @@ def run_sweep(
 
     Raises:
         FileExistsError: `folder` holds a sweep and `resume` is off, or another process uses it.
+        ImportError: one number varies, and matplotlib is not installed.
         FileNotFoundError, ValueError: as `read_suite`, `dev_sets` and `train`; missing data is found before training.
     """
     process, root = PartialState(cpu=not torch.accelerator.is_available()), Path(folder)
@@ -62,6 +64,8 @@ def run_sweep(
             if not resume:
                 raise FileExistsError(f"{root} holds a sweep; give --resume to continue it, or choose another folder")
             read_json(root / SWEEP.file, kind=SWEEP)
+        if sweep.axis is not None:
+            import_extra("matplotlib", "plots", "the picture of a sweep over one number")
         suite = None if sweep.suite is None else read_suite(sweep.suite)
         for row in sweep.rows:  # missing data is found before training
             for recipe in row.recipes.values():

@@ -10,22 +10,20 @@ SIDES = ("query", "document")
 BOOLEANS = ("bool", "bool_")  # of Python and NumPy, which is not imported for them
 
 
-def check_integer(
-    name: str, value: Any, *, minimum: int = 1, maximum: float = float("inf"), optional: bool = True
-) -> int | None:
-    """Return a whole number in its range as an int; None unchanged if `optional`.
+def check_integer(name: str, value: Any, *, maximum: float = float("inf")) -> int | None:
+    """Return a whole number from 1 to `maximum` as an int; None unchanged.
 
     Raises:
         TypeError: something else than a whole number; True and False too.
         ValueError: out of the range.
     """
-    if value is None and optional:
+    if value is None:
         return None
     if not is_integer(value):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a whole number")
     number = operator.index(value)
-    if not minimum <= number <= maximum:
-        allowed = f"choose from {minimum} to {maximum:.0f}" if maximum != float("inf") else f"give {minimum} or more"
+    if not 1 <= number <= maximum:
+        allowed = f"choose from 1 to {maximum:.0f}" if maximum != float("inf") else "give 1 or more"
         raise ValueError(f"{name}={number}; {allowed}")
     return number
 

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from embrew.data.documents import split_sentences
 from embrew.data.fingerprints import normalised
-from embrew.data.sentences import split_sentences
 
 LOOKUP_WORDS = 4  # words by which a contained text is looked up; fewer match by chance
 # Words from which an answer identifies its pair. In SQuAD, 74 % of the answers of 1 word, 22 % of 3, 6 % of 5 and 2 %

@@ -17,11 +17,10 @@ from typing import Any
 from embrew.analysis.qa import QA, read_as_trained, read_qa
 from embrew.data.beir import Document, check_unique, documents_of
 from embrew.data.datasets import load
-from embrew.data.documents import PROSE, read_prose
+from embrew.data.documents import PROSE, read_prose, split_sentences
 from embrew.data.fingerprints import normalised
 from embrew.data.formats import TABLES, read_file
 from embrew.data.reading import HUB_ID, data_files, expand, find_file, is_beir, is_saved, public_name
-from embrew.data.sentences import split_sentences
 from embrew.files.reading import CONTENT
 from embrew.recipe import DataConfig
 from embrew.settings.validation import check_fields

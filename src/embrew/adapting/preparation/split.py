@@ -15,8 +15,8 @@ from embrew.adapting.defaults import HeldOut
 from embrew.adapting.preparation.matching import IDENTIFYING_WORDS, QuestionFinder, TextFinder, identifies, text_key
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
+from embrew.data.documents import split_sentences
 from embrew.data.fingerprints import normalised
-from embrew.data.sentences import split_sentences
 
 MAX_DOCUMENTS = 3  # a question in more documents than this is linked to none of them
 CLASS_SIZE = 5  # pairs with one short answer from which it is a class: a fifth of them, the test's share, is one pair

@@ -19,6 +19,7 @@ from embrew.cli.analyze.kinds import Outcome, efficiency, memory, sink, spectrum
 from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import out, print_json, print_line, wants_json
 from embrew.cli.options import command, options_of
+from embrew.extras import import_extra
 
 app = typer.Typer(no_args_is_help=True)
 Models = Annotated[
@@ -65,6 +66,8 @@ def _add(kind: Callable[..., Outcome]) -> None:
         existing = next((file for file in files if file.exists()), None)
         if existing is not None and not overwrite:
             raise FileExistsError(f"{existing} exists; give another folder, or --overwrite to replace it")
+        if files:  # before texts are encoded
+            import_extra("matplotlib", "plots", "the picture in --output")
         outcome = kind(models, **chosen)
         show(outcome)
         write(name, outcome, chosen, files, overwrite=overwrite)

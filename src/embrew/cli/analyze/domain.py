@@ -81,8 +81,7 @@ def read_sample(path: str, columns: dict[str, str], limit: int, *, seed: int = 4
     from embrew.analysis.input_texts import read_texts
     from embrew.analysis.qa import ACCEPTED, read_qa
     from embrew.data.formats import SUFFIXES, same_name
-    from embrew.data.reading import expand, is_beir, is_saved, public_name, qrels_files, read, splits, stem
-    from embrew.data.splits import SPLITS
+    from embrew.data.reading import SPLITS, expand, is_beir, is_saved, public_name, qrels_files, read, splits, stem
     from embrew.ranking import sample_in_order
 
     location, name = Path(expand(path)), public_name(path)[0]

@@ -26,6 +26,7 @@ from embrew.data.reading import find_file
 from embrew.evaluation.generator import Generator
 from embrew.evaluation.kinds.retrieval import select_documents, with_setting
 from embrew.evaluation.task import Columns, GridCache, NamedScores, Task, TaskKind, without_instruction
+from embrew.extras import import_extra
 from embrew.ranking import sample_in_order
 from embrew.text_encoder import EncodeOptions, TextEncoder, unit_vectors
 
@@ -216,6 +217,7 @@ def score_rag(
     Answer recall@1 is the share of questions whose nearest document contains an answer, among questions whose answers a
     document can contain (other than yes and no).
     """
+    import_extra("faiss", "search", "a task of kind rag")  # before texts are encoded
     writer = None
     if generator is not None:  # before texts are encoded, since it may not fit into memory
         generator_key = generator, max_new_tokens
@@ -318,8 +320,7 @@ def nearest(
     Raises:
         ValueError: a question has no other document.
     """
-    import faiss
-
+    faiss = import_extra("faiss", "search", "a task of kind rag")
     start = time.perf_counter()
     truncated = f" truncated to {dims} dimensions" if dims else ""
     documents = unit_vectors(vectors.documents[:, :dims], what=f"documents{truncated}")
