@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from embrew.cli.demonstrations import read_demonstrations
+from embrew.data.demonstrations import read_demonstrations
 from embrew.settings.encoder import Demonstration
 
 WANTED = (Demonstration("lung disease", "Hibiscus, and more"), Demonstration("a, b", 'said "so"'))

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.cli.demonstrations import read_demonstrations
+from embrew.data.demonstrations import read_demonstrations
 from embrew.data.fetching import MAKE, SHORTEST, fetch
 from embrew.data.sets import FileSet, HubSet, data_sets
 from embrew.evaluation import find_task

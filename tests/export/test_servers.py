@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
-from embrew.cli.export import OPENED, Target
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.fresh_process import verify_runtime
 from embrew.runtimes.registry import RUNTIMES
+from embrew.runtimes.runtime import RuntimeName
 from embrew.runtimes.tei import read_as_tei
 from embrew.runtimes.vllm import read_as_vllm
 from embrew.settings.encoder import Pooling
@@ -37,7 +38,7 @@ SERVED = {
 
 
 def test_every_runtime_can_be_asked_for() -> None:
-    assert list(Target) == list(OPENED) == list(RUNTIMES)
+    assert list(get_args(RuntimeName)) == list(RUNTIMES)
 
 
 def exported(encoder: Encoder, folder: Path, **options: object) -> Path:

@@ -11,15 +11,11 @@ import typer
 from embrew.cli import (
     adapt,
     analyze,
-    average,
-    compare,
     context,
     data,
-    doctor,
     encode,
     evaluate,
     export,
-    into_space,
     merge,
     parity,
     plan,
@@ -32,12 +28,11 @@ from embrew.cli import (
     signals,
     train,
 )
-from embrew.cli.errors import Commands
 from embrew.cli.options import command
 from embrew.machine import set_threads
 
 app = typer.Typer(
-    cls=Commands,
+    cls=signals.Commands,
     help="Turn open causal language models into text-embedding models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -46,24 +41,24 @@ app = typer.Typer(
 for function in (
     adapt.adapt,
     train.train,
-    into_space.into_space,
+    adapt.into_space,
     evaluate.evaluate,
     results.table,
     results.diff,
-    compare.compare,
+    results.compare,
     encode.encode,
     search.search,
     serve.serve,
     export.export,
     parity.parity,
     merge.merge,
-    average.average,
+    merge.average,
     push.push,
     plan.plan,
     runs.runs,
-    doctor.doctor,
+    runs.doctor,
 ):
-    command(app)(function)
+    command(app, quiet=function not in (results.table, results.diff, plan.plan, runs.runs, runs.doctor))(function)
 app.add_typer(analyze.app, name="analyze", help="Analyse vectors, attention, layers or learning curves of models.")
 app.add_typer(
     context.app,

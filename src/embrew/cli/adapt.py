@@ -1,4 +1,4 @@
-"""`embrew adapt`: models raced on a user's pairs or documents; the best is exported."""
+"""`embrew adapt`: models raced on a user's data. `embrew into-space`: a student for an index of another model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Columns, Output, Quiet, columns_of
-from embrew.cli.console import out, plain_table, print_json, print_line
+from embrew.cli.arguments import Columns, Output, Overrides, columns_of
+from embrew.cli.console import Record, print_line, print_table
 from embrew.cli.options import options_of
 from embrew.cli.signals import stopping
+from embrew.inspection import command
 
 if TYPE_CHECKING:
     from embrew.adapting.outcome import AdaptReport
@@ -39,10 +40,8 @@ def adapt(
     *,
     output: Output = Path("adapted"),
     column: Columns = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
     **options: Any,
-) -> None:
+) -> Record:
     """Race models on your texts, and export the best.
 
     Each is scored on held-out questions as it is, then trained for --minutes and scored again, beside BM25; --method
@@ -69,7 +68,7 @@ def adapt(
     with stopping(lambda: f"finished parts are in {output}; the same command resumes"):
         report = run(names, output=output, columns=columns_of(column), overrides=overrides, **options)
     _show(report, output)
-    print_json(report)
+    return report
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -80,10 +79,9 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _show(report: AdaptReport, output: Path) -> None:
     """Print the sentences, the table of models, and where the results are."""
-    console = out()
     for line in report["advice"]:
         print_line(line)
-    table = plain_table(["", "dev nDCG@10", "test nDCG@10 (95 %)", "ms per text", "training"])
+    rows = []
     for row in report["models"]:
         low, high = (100 * bound for bound in row["test_interval"])
         dev, test = (100 * row[key] for key in ("dev_ndcg_at_10", "test_ndcg_at_10"))
@@ -91,14 +89,63 @@ def _show(report: AdaptReport, output: Path) -> None:
         if row["kept_step"] == 0:
             training += ", not better on dev"
         cost = "–" if row["milliseconds"] is None else f"{row['milliseconds']:.1f}"
-        cells = [f"{dev:.1f}", f"{test:.1f} ({low:.1f} to {high:.1f})", cost, training]
-        table.add_row(escape(row["model"]), *cells, style="bold" if row["model"] == report["best"] else None)
-    console.print(table)
-    written = {"page": output / "report.html"}
-    if report["encoder"]:
-        written["encoder"] = output / report["encoder"]
-    if report["exported"]:
-        written["export, for Sentence-Transformers"] = output / report["exported"]
-    for description, path in written.items():
-        if path.exists():
-            console.print(f"{description}: [bold]{escape(str(path))}[/]", soft_wrap=True)
+        cells = [row["model"], f"{dev:.1f}", f"{test:.1f} ({low:.1f} to {high:.1f})", cost, training]
+        rows.append([Text(cell, "bold" if row["model"] == report["best"] else "") for cell in cells])
+    print_table(["", "dev nDCG@10", "test nDCG@10 (95 %)", "ms per text", "training"], rows)
+    written = {"page": "report.html", "encoder": report["encoder"]}
+    written["export, for Sentence-Transformers"] = report["exported"]
+    for description, name in written.items():
+        if name and (output / name).exists():
+            print_line(f"{description}: ", (str(output / name), "bold"))
+
+
+@options_of(
+    "embrew.adapting.space:train_into_space",
+    "teacher",
+    "queries",
+    "index",
+    "judged",
+    layers=typer.Option(min=1),
+    minutes=typer.Option(min=0.01),
+    seed=typer.Option(min=0),
+)
+def into_space(model: str, overrides: Overrides = None, *, output: Output = Path("student"), **options: Any) -> Record:
+    """Train a model to encode queries for another model's index.
+
+    The index stays as it is. The table compares the student with its teacher on held-out queries, by number of layers
+    and of dimensions. The same command resumes a run that was stopped.
+
+    Args:
+        model: Model to train: a causal language model, or a BERT-type encoder such as the teacher itself, of which
+            --layers trains the first layers.
+        teacher (MODEL): Embedding model that made the index: folder or Hub id of a Sentence-Transformers model, or
+            folder that embrew trained.
+        queries (FILE): Texts of queries, without labels: file, folder or Hub id; or '{path: FILE, columns: {text: …}}'.
+        judged (DIR): BEIR folder whose test queries have judgements of the index's documents; they are held out.
+            Without it, a fifth of the queries is held out.
+        layers (N): Number of layers to train at; repeatable. All layers by default.
+        index (DIR): Index of embrew search, or vectors of embrew encode. It is read and not changed.
+        output (DIR): Folder for queries, recipe, vectors and the model.
+    """
+    from embrew.adapting import train_into_space
+
+    with stopping(lambda: f"finished parts are in {output}; the same command resumes"):
+        report = train_into_space(model, output=output, overrides=overrides or (), **options)
+    scores = {
+        "of its top 10": "recall_of_teacher_at_10",
+        **({"nDCG@10": "ndcg_at_10"} if report["queries"]["judged"] else {}),
+    }
+    rows = [
+        (
+            row["model"],
+            "–" if row["layers"] is None else str(row["layers"]),
+            str(row["dimensions"]),
+            *(f"{100 * row[key]:.1f}" for key in scores.values()),
+            f"{1000 * row['seconds_per_query']:.1f}",
+        )
+        for row in report["rows"]
+    ]
+    print_table(("", "layers", "dimensions", *scores, "ms per query"), rows)
+    folder = output / report["encoder"]
+    print_line("encoder: ", (str(folder), "bold"), f"; {command('search', folder, '--index', options['index'])}")
+    return report

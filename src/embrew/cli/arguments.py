@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from embrew.cli import completion, console
-from embrew.cli.console import show_json_only
+from embrew.cli import completion
 
 Overrides = Annotated[
     list[str] | None,
@@ -26,30 +25,6 @@ Model = Annotated[
         metavar="MODEL",
         autocompletion=completion.recipes,
         help="Folder of a trained encoder or Sentence-Transformers model, Hub id, or recipe.",
-    ),
-]
-
-
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", callback=show_json_only, help="Print one JSON document to stdout in place of tables."),
-]
-"""`console.out` and `console.print_json` follow this option."""
-
-
-def _set_quiet(value: bool) -> bool:
-    if value:
-        console.quiet()
-    return value
-
-
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        "--quiet",
-        "-q",
-        callback=_set_quiet,
-        help="Show results, warnings and errors only: no progress, no log lines.",
     ),
 ]
 

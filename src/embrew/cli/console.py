@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from embrew import progress
 
+Record = dict[str, Any]  # values by name: a JSON document, an entry of one, or a row of a table
 _json_only = False
 
 
@@ -29,33 +31,43 @@ def out() -> Console:
     return Console(quiet=rank() != 0 or _json_only, highlight=False)
 
 
-def print_line(text: str) -> None:
-    """Print a line of results as it is: brackets are no markup, and the terminal wraps it."""
-    out().print(text, markup=False, soft_wrap=True)
+def print_line(*parts: str | tuple[str, str]) -> None:
+    """Print a line of results, of texts or of pairs with a style: brackets are no markup, and the terminal wraps it."""
+    out().print(Text.assemble(*parts), soft_wrap=True)
 
 
-def plain_table(
+def print_table(
     names: Iterable[str],
-    rows: Iterable[Sequence[str | Text]] = (),
+    rows: Iterable[Sequence[str | Text]],
     *,
     left: Collection[str] = ("",),
     bold: Collection[str] = (),
+    wraps: Collection[str] = (),
     title: str | None = None,
-) -> Table:
-    """Return a table without lines; columns that are named in `left` are on the left, numbers on the right."""
-    columns = [
-        Column(
-            name,
+) -> None:
+    """Print a table without lines; brackets are no markup.
+
+    Args:
+        names: heads of the columns.
+        rows: cells, one sequence per row; missing ones are empty.
+        left: columns that are aligned on the left; the others, numbers, on the right.
+        bold: columns in bold.
+        wraps: columns whose words may be broken over several lines.
+        title: title above the table.
+    """
+    names = list(names)
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", show_header=any(names))
+    for name in names:
+        table.add_column(
+            Text(name),
             justify="left" if name in left else "right",
             style="bold" if name in bold else "",
-            no_wrap=name in bold,
+            no_wrap=name in bold and name not in wraps,
+            overflow="fold" if name in wraps else "ellipsis",
         )
-        for name in names
-    ]
-    table = Table(*columns, box=None, pad_edge=False, title=title, title_justify="left")
     for row in rows:
-        table.add_row(*row)
-    return table
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    out().print(table)
 
 
 def show_json_only(enabled: bool) -> bool:
@@ -65,12 +77,7 @@ def show_json_only(enabled: bool) -> bool:
     return enabled
 
 
-def wants_json() -> bool:
-    """Return whether the command that runs was given --json."""
-    return _json_only
-
-
-def print_json(document: Mapping[str, Any]) -> None:
+def print_json(document: Record) -> None:
     """Print the result of a command as one JSON document if --json is given; numbers that are not finite are null."""
     if _json_only and rank() == 0:
         text = json.dumps(document, default=lambda value: value.item() if hasattr(value, "item") else str(value))
@@ -106,15 +113,22 @@ class TerminalHandler(logging.Handler):
             err().print(Text(text, style="yellow" if warns else ""), soft_wrap=True)
 
 
+def command_line() -> str:
+    """Return the command that runs, as it is typed."""
+    return shlex.join(["embrew", *sys.argv[1:]])
+
+
 def loading(what: object) -> None:
     """Log what is being loaded, since importing the libraries takes seconds."""
     logging.getLogger("embrew").info("loading %s", what)
 
 
-def quiet() -> None:
-    """Show results, warnings and errors only: no progress, no other log lines."""
-    progress.set_style("off")
-    logging.getLogger("embrew").setLevel(logging.WARNING)
+def quiet(enabled: bool) -> bool:
+    """Show results, warnings and errors only if `enabled`: no progress, no other log lines; return `enabled`."""
+    if enabled:
+        progress.set_style("off")
+        logging.getLogger("embrew").setLevel(logging.WARNING)
+    return enabled
 
 
 def log_to_terminal() -> None:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.text import Text
 
 from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Count, Quiet, read_numbers
-from embrew.cli.console import loading, out, plain_table, print_json, print_line
+from embrew.cli.arguments import Count, read_numbers
+from embrew.cli.console import Record, loading, print_line, print_table
 from embrew.cli.options import command
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def _checked(model: Path) -> Path:
     return folder
 
 
-@command(app)
+@command(app, quiet=True)
 def add(
     model: Path,
     name: str,
@@ -50,9 +49,7 @@ def add(
     dev: list[str] | None = None,
     dev_from_train: Count = None,
     overwrite: bool = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+) -> Record:
     """Embed the demonstrations of a task and store them with the model as a context.
 
     Args:
@@ -90,12 +87,13 @@ def add(
         context = Context(instruction, pairs, passage_instruction)
     prepared = encoder.add_context(name, context)
     write_context(folder, name, prepared, overwrite=overwrite)
-    out().print(
-        f"[bold]{escape(name)}[/]: {len(pairs)} demonstrations in {len(prepared.row.ids)} positions before the "
-        f'instruction; encode(texts, prompt_name="{escape(name)}")'
+    counts = {"demonstrations": len(pairs), "positions": len(prepared.row.ids)}
+    print_line(
+        (name, "bold"),
+        f": {counts['demonstrations']} demonstrations in {counts['positions']} positions before the instruction; "
+        f'encode(texts, prompt_name="{name}")',
     )
-    chosen = {} if choice is None else {"choice": vars(choice)}
-    print_json({"context": name, "demonstrations": len(pairs), "positions": len(prepared.row.ids), **chosen})
+    return {"context": name, **counts, **({} if choice is None else {"choice": vars(choice)})}
 
 
 def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], from_train: int | None) -> CountChoice:
@@ -104,13 +102,13 @@ def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], fro
 
     choice = choose_demonstrations(encoder, context, read_numbers(choose), dev, from_train=from_train)
     columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}
-    table = plain_table(["demonstrations", *columns, ""])
+    notes = {0: "all off", max(choice.dev): "all on"}
+    rows = []
     for count in choice.dev:
         scores = (f"{100 * column[count]:.2f}" if count in column else "" for column in columns.values())
-        notes = {0: "all off", max(choice.dev): "all on"}
         remarks = [*([notes[count]] if count in notes else []), *(["chosen on dev"] if count == choice.chosen else [])]
-        table.add_row(Text(str(count), style="bold"), *scores, ", ".join(remarks))
-    out().print(table)
+        rows.append((Text(str(count), "bold"), *scores, ", ".join(remarks)))
+    print_table(["demonstrations", *columns, ""], rows)
     for column, sets in (("dev", choice.dev_sets), ("test", choice.test_sets)):
         for name in sets:
             print_line(f"{column}: {name}")
@@ -123,7 +121,7 @@ def read_context(instruction: str | None, demos: str | None) -> tuple[str, tuple
         if instruction is None:
             raise ValueError("nothing to add; give --instruction, --demos FILE, or both")
         return instruction, ()
-    from embrew.cli.demonstrations import read_demonstrations
+    from embrew.data.demonstrations import read_demonstrations
 
     pairs, file_instruction = read_demonstrations(demos)
     instruction = file_instruction if instruction is None else instruction
@@ -133,7 +131,7 @@ def read_context(instruction: str | None, demos: str | None) -> tuple[str, tuple
 
 
 @command(app, "list")
-def show(model: Path, *, as_json: AsJson = False) -> None:
+def show(model: Path) -> Record:
     """List the contexts of a model.
 
     Args:
@@ -141,23 +139,23 @@ def show(model: Path, *, as_json: AsJson = False) -> None:
     """
     from embrew.storage.parts import read_contexts
 
-    folder = _checked(model)
-    table = plain_table(["context", "demonstrations", "positions", "instruction"], left=("context", "instruction"))
-    entries = []
-    for name, prepared in read_contexts(folder).items():
-        context, positions = prepared.context, len(prepared.row.ids)
-        entries.append(
-            {
-                "context": name,
-                "demonstrations": len(context.demonstrations),
-                "positions": positions,
-                "instruction": context.instruction,
-            }
+    entries = [
+        {
+            "context": name,
+            "demonstrations": len(prepared.context.demonstrations),
+            "positions": len(prepared.row.ids),
+            "instruction": prepared.context.instruction,
+        }
+        for name, prepared in read_contexts(_checked(model)).items()
+    ]
+    if entries:
+        rows = [(*map(str, list(entry.values())[:3]), repr(entry["instruction"])) for entry in entries]
+        print_table(
+            entries[0], rows, left=("context", "instruction"), bold=["context"], wraps=["context", "instruction"]
         )
-        counts = str(len(context.demonstrations)), str(positions)
-        table.add_row(Text(name, style="bold"), *counts, Text(repr(context.instruction)))
-    out().print(table if table.row_count else "no contexts")
-    print_json({"contexts": entries})
+    else:
+        print_line("no contexts")
+    return {"contexts": entries}
 
 
 @command(app)
@@ -171,4 +169,4 @@ def remove(model: Path, name: KnownName) -> None:
     from embrew.storage.parts import remove_context
 
     remove_context(_checked(model), name)
-    out().print(f"removed [bold]{escape(name)}[/]")
+    print_line("removed ", (name, "bold"))

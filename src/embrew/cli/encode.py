@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
-from rich.markup import escape
 
-from embrew.cli.arguments import Model, ModelBackend, ModelDtype, ModelPooling, Quiet
-from embrew.cli.console import loading, out
+from embrew.cli.arguments import Model, ModelBackend, ModelDtype, ModelPooling
+from embrew.cli.console import loading, print_line
 from embrew.cli.options import options_of
 from embrew.cli.signals import stopping
 
@@ -41,7 +40,6 @@ def encode(
     backend: ModelBackend = "torch",
     engine: Literal["local", "ray"] = "local",
     update: bool = False,
-    quiet: Quiet = False,
     **settings: Any,
 ) -> None:
     """Encode a corpus into Parquet shards.
@@ -87,12 +85,12 @@ def show(summary: Summary, folder: str) -> None:
     """Print what the folder holds."""
     speed = f", {summary.rows / summary.seconds:,.0f} rows/s" if not summary.kept and not summary.changes else ""
     earlier = f", {summary.kept} of them from an earlier run" if summary.kept else ""
-    out().print(
-        f"[bold]{escape(folder)}[/]: {summary.rows:,} vectors of {summary.dimensions} dimensions in "
+    print_line(
+        (folder, "bold"),
+        f": {summary.rows:,} vectors of {summary.dimensions} dimensions in "
         f"{summary.shards} shards{earlier}, {summary.bytes / 1e6:,.1f} MB, {summary.seconds:.1f} s{speed}",
-        soft_wrap=True,
     )
     if summary.changes:
-        out().print(str(summary.changes), soft_wrap=True)
+        print_line(str(summary.changes))
     if summary.rejected:
-        out().print(f"{summary.rejected} rows left out; they are listed in __embrew__/rejects.jsonl", style="yellow")
+        print_line((f"{summary.rejected} rows left out; they are listed in __embrew__/rejects.jsonl", "yellow"))

@@ -9,21 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from embrew.cli.arguments import (
-    AsJson,
-    ContextName,
-    Count,
-    Data,
-    Model,
-    ModelBackend,
-    ModelDtype,
-    ModelPooling,
-    OptionalOutput,
-    Overrides,
-    Quiet,
-    Suite,
-)
-from embrew.cli.console import loading, out, plain_table, print_json, print_line
+from embrew.cli import completion
+from embrew.cli.arguments import Data, Model, ModelBackend, ModelDtype, ModelPooling, OptionalOutput, Overrides, Suite
+from embrew.cli.console import Record, loading, print_line, print_table
+from embrew.cli.options import options_of
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
@@ -37,6 +26,13 @@ def _kinds() -> list[str]:
     return list(KINDS)
 
 
+@options_of(
+    "embrew.evaluation:evaluate",
+    "generator",
+    "overwrite",
+    context=typer.Option(metavar="NAME", autocompletion=completion.contexts),
+    batch_tokens=typer.Option(min=1),
+)
 def evaluate(
     model: Model,
     overrides: Overrides = None,
@@ -46,18 +42,13 @@ def evaluate(
     mteb: list[str] | None = None,
     split: str | None = None,
     kind: Annotated[str | None, typer.Option(autocompletion=_kinds)] = None,
-    generator: str | None = None,
-    context: ContextName = None,
     output: OptionalOutput = None,
     report: Path | None = None,
     pooling: ModelPooling = None,
     dtype: ModelDtype = "auto",
     backend: ModelBackend = "torch",
-    overwrite: bool = False,
-    batch_tokens: Count = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+    **options: Any,
+) -> Record:
     """Evaluate a model on data folders, a suite or MTEB tasks.
 
     A recipe is evaluated untrained. Of a language model without embedding settings, the pooling is chosen on the dev
@@ -82,7 +73,7 @@ def evaluate(
     """
     loading(model)
     from embrew import evaluation, opening
-    from embrew.cli.compare import page_model, write_page
+    from embrew.cli.results import page_model, write_page
     from embrew.evaluation.results import write_paths
     from embrew.report.untrained import choose_pooling
 
@@ -94,21 +85,14 @@ def evaluate(
     with stopping(lambda: f"{finished}; the same command {'starts again' if output is None else 'resumes'}"):
         choice = None
         if pooling is None:
-            choice = choose_pooling(model, tasks, output, dtype=dtype, batch_tokens=batch_tokens, processes=processes)
+            tokens = options.get("batch_tokens")
+            choice = choose_pooling(model, tasks, output, dtype=dtype, batch_tokens=tokens, processes=processes)
         model_pooling = choice.pooling if choice else pooling
         encoder: Any = opening.open_model(
             model, overrides or (), pooling=model_pooling, dtype=dtype, backend=backend, as_trained=True
         )
         results = evaluation.evaluate(
-            encoder,
-            tasks,
-            output_dir=output,
-            batch_tokens=batch_tokens,
-            processes=processes,
-            generator=generator,
-            context=context,
-            overwrite=overwrite,
-            show_progress_bar=True,
+            encoder, tasks, output_dir=output, processes=processes, show_progress_bar=True, **options
         )
         if output is not None and processes.rank == 0:
             write_paths(output, model, tasks, pooling=model_pooling)
@@ -117,13 +101,11 @@ def evaluate(
     if choice is not None:
         print_line(f"{model}: {choice}")
     _show(results, named)
-    print_json(
-        {
-            "results": [_fields(result) for result in results],
-            "averages": evaluation.averages(results, named),
-            **({"pooling": choice._asdict()} if choice else {}),
-        }
-    )
+    return {
+        "results": [_fields(result) for result in results],
+        "averages": evaluation.averages(results, named),
+        **({"pooling": choice._asdict()} if choice else {}),
+    }
 
 
 def _tasks(
@@ -145,7 +127,7 @@ def _tasks(
     return [*tasks, *of_mteb], named
 
 
-def _fields(result: Result) -> dict[str, Any]:
+def _fields(result: Result) -> Record:
     """Return a result for JSON, with the number of its examples and without its sidecar."""
     fields = {**vars(result), "examples": len(result.examples)}
     del fields["run"]
@@ -159,8 +141,7 @@ def _show(results: Sequence[Result], named: Mapping[str, Sequence[str]]) -> None
     header, rows = grid_table(results)
     if named or len(rows) < len(results):
         texts = ("task", "split", "metric", "size")
-        out().print(plain_table(*table(results, named), bold=("task", "score"), left=texts))
+        print_table(*table(results, named), bold=("task", "score"), left=texts)
     if rows:
         two_lines = [name.replace(" ", "\n") for name in header]
-        bold = ("task", "answer\nrecall@1", "exact\nmatch")
-        out().print(plain_table(two_lines, rows, bold=bold, left=("task",)))
+        print_table(two_lines, rows, bold=("task", "answer\nrecall@1", "exact\nmatch"), left=("task",))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from embrew.cli.arguments import Model, ModelPooling, Quiet
-from embrew.cli.console import loading, out
+from embrew.cli.arguments import Model, ModelPooling
+from embrew.cli.console import loading, print_line
 from embrew.cli.options import options_of
 
 if TYPE_CHECKING:
@@ -22,32 +19,15 @@ if TYPE_CHECKING:
 
 
 CALIBRATION_TEXTS = 300
-OPENED = {
-    "sentence-transformers": 'SentenceTransformer("{folder}")',
-    "openvino": 'openvino.Core().compile_model("{folder}/openvino/openvino_model.xml", "CPU", '
-    '{{"INFERENCE_PRECISION_HINT": "f32"}}); or embrew encode {quoted} TEXTS VECTORS',
-    "onnx": 'onnxruntime.InferenceSession("{folder}/onnx/model.onnx")',
-    "llama.cpp": "llama-server -m {gguf} --embeddings -c {limit} -b {limit} -ub {limit}",
-    "vllm": "vllm serve {quoted} --dtype float32",
-    "tei": "text-embeddings-router --model-id {quoted} --dtype {tei_dtype}",
-}
-"""How each runtime opens an export."""
-
-
-class Target(StrEnum):
-    """A runtime that an export is made for."""
-
-    SENTENCE_TRANSFORMERS = "sentence-transformers"
-    OPENVINO = "openvino"
-    ONNX = "onnx"
-    LLAMA_CPP = "llama.cpp"
-    VLLM = "vllm"
-    TEI = "tei"
 
 
 @options_of(
     "embrew.export.exporting:export_encoder",
+    "weights",
+    "overwrite",
+    "verify",
     "prompt_name",
+    runtimes=typer.Option("--for"),
     max_length=typer.Option(min=1),
     num_layers=typer.Option("--layers", min=1),
     truncate_dim=typer.Option("--dim", min=1),
@@ -56,15 +36,10 @@ def export(
     model: Model,
     folder: Path,
     *,
-    runtimes: Annotated[list[Target] | None, typer.Option("--for")] = None,
-    weights: Literal["fp32", "fp16", "bf16", "int8"] | None = None,
     pooling: ModelPooling = None,
-    overwrite: bool = False,
-    verify: Literal["full", "off"] = "full",
     calibrate: Path | None = None,
     min_cosine: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     dev: Path | None = None,
-    quiet: Quiet = False,
     **options: Any,
 ) -> None:
     """Export a model for software that opens it without embrew.
@@ -88,7 +63,7 @@ def export(
         dev (DATA): With int8 for openvino: data folder, as of evaluate, that both models are scored on; its dev split
             where it has one.
     """
-    if folder.exists() and not overwrite:
+    if folder.exists() and not options["overwrite"]:
         raise FileExistsError(f"{folder} exists; give another folder, or --overwrite to replace it")
     int8 = _int8(calibrate, min_cosine, dev)
     loading(model)
@@ -96,6 +71,7 @@ def export(
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
     from embrew.runtimes.openvino_encoder import OpenVINOEncoder
+    from embrew.runtimes.registry import RUNTIMES
     from embrew.variants import VariantEncoder
 
     encoder = opening.open_model(model, pooling=pooling)
@@ -108,38 +84,14 @@ def export(
             f"{model} is {what}, and an encoder of embrew is exported; give the encoder that it was "
             "made of, or run it as it is: encode, evaluate and search have --backend openvino"
         )
-    targets = [target.value for target in dict.fromkeys(runtimes or [Target.SENTENCE_TRANSFORMERS])]
     try:
-        export_encoder(
-            encoder,
-            folder,
-            runtimes=targets,
-            weights=weights,
-            overwrite=overwrite,
-            verify=verify,
-            int8=int8,
-            **options,
-        )
+        export_encoder(encoder, folder, int8=int8, **options)
     except RuntimeError as error:  # a runtime gives other vectors, which a user has to read, and not a traceback
         raise ValueError(str(error)) from error
-    _show_how_it_is_opened(folder, targets, encoder.backbone.inner.config.model_type)
-
-
-def _show_how_it_is_opened(folder: Path, targets: Sequence[str], family: str) -> None:
-    """Print one line per runtime: how it opens the folder; `family` is the `model_type` of the model."""
-    from embrew.runtimes.tei import ON_CUDA
-
     parity = json.loads((folder / "parity.json").read_text(encoding="utf-8"))
-    names = {
-        "folder": folder,
-        "quoted": quote(str(folder)),
-        "limit": parity["max_length"],
-        "gguf": quote(str(folder / parity.get("llama.cpp", {}).get("file", ""))),
-        "tei_dtype": "float16" if family in ON_CUDA else "float32",
-    }
-    out().print(f"[bold]{escape(str(folder))}[/]; its README.md says more", soft_wrap=True)
-    for target in targets:
-        out().print(escape(f"{target}: {OPENED[target].format_map(names)}"), soft_wrap=True)
+    print_line((str(folder), "bold"), "; its README.md says more")
+    for name in dict.fromkeys(options.get("runtimes", ["sentence-transformers"])):
+        print_line(f"{name}: {RUNTIMES[name].opening(folder, parity)}")
 
 
 def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) -> Int8 | None:

@@ -3,7 +3,7 @@
 Positional parameters of a command's function are arguments, keyword-only ones are options. Their help is in the `Args:`
 section of its docstring; there, `name (DIR): text` shows the value as DIR. `options_of` adds options that the command
 passes on to a public function, with that function's types, defaults and help. Its source is read for that, since
-importing it may take seconds.
+importing it may take seconds. A command that returns a document has --json, and prints the document if it is given.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from enum import StrEnum
 from functools import wraps
 from inspect import Parameter
 from operator import mul, or_
@@ -23,11 +24,28 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
+from embrew.cli import console
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 SOURCES = Path(__file__).parents[2]
 SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Examples):$", re.MULTILINE)
 ENTRY = re.compile(r"^    \*{0,2}(\w+)(?: \((.+?)\))?: ", re.MULTILINE)
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", callback=console.show_json_only, help="Print one JSON document to stdout in place of tables."
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        callback=console.quiet,
+        help="Show results, warnings and errors only: no progress, no log lines.",
+    ),
+]
 OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {ast.BitOr: or_, ast.Mult: mul, ast.Pow: pow}
 
 
@@ -38,18 +56,33 @@ class Entry(NamedTuple):
     metavar: str | None
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[Function], Function]:
-    """Add a function to an app as a command, with the help of its docstring."""
+def command(app: typer.Typer, name: str | None = None, *, quiet: bool = False) -> Callable[[Function], Function]:
+    """Add a function to an app as a command, with the help of its docstring; `quiet`: with --quiet."""
 
     def register(function: Function) -> Function:
         text, entries = read_docstring(function.__doc__)
+        signature = inspect.signature(function, eval_str=True)
         parameters = [
             parameter if parameter.annotation is typer.Context else _documented(parameter, entries.get(parameter.name))
-            for parameter in _parameters(function)
+            for parameter in signature.parameters.values()
             if parameter.kind is not Parameter.VAR_KEYWORD
         ]
+        shared = {"as_json": (AsJson, signature.return_annotation is not None), "quiet": (Quiet, quiet)}
+        parameters += [
+            Parameter(option, Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+            for option, (annotation, is_added) in shared.items()
+            if is_added
+        ]
+
+        @wraps(function)
+        def run(*arguments: Any, **values: Any) -> None:
+            document = function(*arguments, **{key: value for key, value in values.items() if key not in shared})
+            if document is not None:
+                console.print_json(document)
+
         paragraphs = re.sub(r"(?<!\n)\n(?![\n -])", " ", text)  # Typer keeps the line breaks of a docstring
-        app.command(name, help=paragraphs)(_with_signature(function, parameters))
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        app.command(name, help=paragraphs)(run)
         return function
 
     return register
@@ -77,7 +110,17 @@ def options_of(
         parameters = _parameters(command)
         first = [parameter for parameter in parameters if _is_first(parameter)]
         rest = [parameter for parameter in parameters if not _is_first(parameter)]
-        return _with_signature(command, [*first, *added, *rest], optional={option.name for option in added})
+        optional = {option.name for option in added}
+
+        @wraps(command)
+        def call(*arguments: Any, **values: Any) -> Any:
+            given = {name: value for name, value in values.items() if value is not None or name not in optional}
+            return command(*arguments, **given)
+
+        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*first, *added, *rest], return_annotation=inspect.signature(command, eval_str=True).return_annotation
+        )
+        return call  # type: ignore[return-value]
 
     return decorate
 
@@ -97,18 +140,6 @@ def read_docstring(docstring: str | None) -> tuple[str, dict[str, Entry]]:
             words = " ".join(section[match.end() : end].replace("`", "").split())
             entries[match[1]] = Entry(words[:1].upper() + words[1:], match[2])
     return text.strip(), entries
-
-
-def _with_signature(function: Function, parameters: list[Parameter], optional: Collection[str] = ()) -> Function:
-    """Return a function that Typer sees with other parameters; of `optional` ones, None is not passed on."""
-
-    @wraps(function)
-    def call(*arguments: Any, **values: Any) -> Any:
-        keywords = {name: value for name, value in values.items() if value is not None or name not in optional}
-        return function(*arguments, **keywords)
-
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return call  # type: ignore[return-value]
 
 
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:
@@ -135,7 +166,7 @@ def _documented(parameter: Parameter, entry: Entry | None) -> Parameter:
         info.metavar = info.metavar or parameter.name.upper()
     if annotation is bool and parameter.default is False and info.default is ... and not info.param_decls:
         info.param_decls = (f"--{parameter.name.replace('_', '-')}",)  # without --no-…
-    default = None if parameter.default == () else parameter.default
+    default = None if isinstance(parameter.default, tuple) else parameter.default  # it may be repeated
     return parameter.replace(annotation=Annotated[annotation, info], default=default)
 
 
@@ -145,7 +176,12 @@ def _option_type(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, UnionType):
         first = _option_type(arguments[0])
         return first | None if NoneType in arguments else first
-    return list[_option_type(arguments[0])] if get_origin(annotation) is Sequence else annotation  # type: ignore[misc]
+    if get_origin(annotation) is not Sequence:
+        return annotation
+    element = _option_type(arguments[0])
+    if get_origin(element) is Literal:  # which Typer does not take in a list
+        element = StrEnum("Choice", [(value, value) for value in get_args(element)])
+    return list[element]  # type: ignore[valid-type]
 
 
 def _read_options(function: str, options: Mapping[str, ParameterInfo]) -> Iterator[Parameter]:

@@ -6,11 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Column, Table
-from rich.text import Text
 
-from embrew.cli.arguments import AsJson, ModelPooling, Quiet
-from embrew.cli.console import loading, out, print_json, print_line
+from embrew.cli.arguments import ModelPooling
+from embrew.cli.console import Record, loading, print_json, print_line, print_table
 from embrew.cli.options import options_of
 
 if TYPE_CHECKING:
@@ -25,15 +23,7 @@ if TYPE_CHECKING:
     timeout=typer.Option(metavar="SECONDS", min=0.001),
     max_length=typer.Option(min=1),
 )
-def parity(
-    a: str,
-    *,
-    against: str,
-    pooling: ModelPooling = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    **options: Any,
-) -> None:
+def parity(a: str, *, against: str, pooling: ModelPooling = None, **options: Any) -> Record:
     """Compare a runtime's vectors with a model's; say why they differ.
 
     The key of a server is read from the environment variable EMBREW_API_KEY. The exit code is 0 if the vectors are
@@ -55,26 +45,27 @@ def parity(
 
     result = compare(a, against, pooling=pooling, show_progress_bar=True, **options)
     _show(result)
-    print_json(asdict(result))
     if not result.equal:
+        print_json(asdict(result))
         raise typer.Exit(1)
+    return asdict(result)
 
 
 def _show(result: ParityResult) -> None:
     """Print a comparison: one line per condition and prompt, notes, and the verdict."""
     print_line(f"{result.runtime} against {result.reference}")
-    numbers = [Column(name, justify="right") for name in ("texts", "mean cosine", "lowest", "difference")]
-    table = Table("texts sent", "prompt", *numbers)
+    rows = []
     for line in result.conditions:
-        cells = ["refused", "", ""]
+        cells = ["refused"]
         if line.mean is not None:
             cells = [f"{line.mean:.6f}", f"{line.lowest:.6f}", f"{line.difference:.1e}"]
-        table.add_row(line.condition, line.prompt, str(line.texts), *cells)
-    out().print(table)
+        rows.append([line.condition, line.prompt, str(line.texts), *cells])
+    left = ("texts sent", "prompt")
+    print_table((*left, "texts", "mean cosine", "lowest", "difference"), rows, left=left)
     if result.token_ids["compared"]:
-        out().print(f"token ids: {result.token_ids['different']} of {result.token_ids['compared']} texts differ")
+        print_line(f"token ids: {result.token_ids['different']} of {result.token_ids['compared']} texts differ")
     if result.assumed_weights:
         print_line(f"assumed weights: {result.assumed_weights}; every text has to reach {result.min_cosine:g}")
     for note in result.notes:
-        out().print(Text(note), style="yellow", soft_wrap=True)
-    out().print(Text(result.verdict), style="green" if result.equal else "bold red", soft_wrap=True)
+        print_line((note, "yellow"))
+    print_line((result.verdict, "green" if result.equal else "bold red"))

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
 
-from embrew.cli.arguments import AsJson, Count, Overrides, RecipeName
-from embrew.cli.console import out, print_json, print_line
+from embrew.cli.arguments import Count, Overrides, RecipeName
+from embrew.cli.console import Record, print_line, print_table
+from embrew.cli.options import options_of
 
 if TYPE_CHECKING:
     from embrew.planning.plan import RecipePlan
     from embrew.planning.stage import StagePlan
 
-TOKENS = 180  # of a text that is encoded
+
+MEMORY = ("weights", "gradients", "optimizer", "activations", "process", "peak")
 
 
-Gpu = Literal["h200", "h100", "a100-80", "a100-40", "l40s", "4090", "a10", "l4", "3060", "cpu"]
-
-
+@options_of(
+    "embrew.planning.plan:plan_recipe",
+    "gpu",
+    processes=typer.Option("--gpus", min=1),
+    utilization=typer.Option(min=0.01, max=1.0),
+    tokens=typer.Option(min=1),
+)
 def plan(
     name: RecipeName,
     overrides: Overrides = None,
     *,
-    gpu: Gpu = "h100",
-    gpus: Annotated[int, typer.Option(min=1)] = 1,
-    utilization: Annotated[float, typer.Option(min=0.01, max=1.0)] = 0.4,
-    tokens: Count = None,
     texts: Annotated[float | None, typer.Option(min=1)] = None,
     truncate_dim: Count = None,
-    as_json: AsJson = False,
-) -> None:
+    **options: Any,
+) -> Record:
     """Plan the training of a recipe; with --texts, encoding a corpus.
 
     Args:
         name: A shipped recipe's name or a YAML file; with --texts also a model's folder or id.
         gpu: Device to plan for; cpu = this machine.
-        gpus: Number of such devices.
+        processes: Number of such devices.
         utilization: Share of a device's peak FLOP/s that is reached.
         tokens: Tokens of each text of a stage whose data is not here; by default as many as its limits allow. With
             --texts: mean number of tokens, by default 180.
@@ -52,66 +52,50 @@ def plan(
         from embrew.recipe import build
 
         recipe = build.load_recipe(name, overrides or ())
-        planned = plan_recipe(recipe, gpu=gpu, processes=gpus, utilization=utilization, tokens=tokens)
+        planned = plan_recipe(recipe, **options)
         _show_training(f"{name} on {recipe.encoder.model}", planned)
-        print_json(planned.as_dict())
-        return
+        return planned.as_dict()
     from embrew.planning.encoding import plan_encoding
 
     if overrides:
         raise ValueError(
             f"{overrides[0]}: the encoding of a corpus has no settings; leave it out, or leave out --texts"
         )
-    document = plan_encoding(
-        name,
-        texts=texts,
-        tokens=tokens or TOKENS,
-        gpu=gpu,
-        devices=gpus,
-        utilization=utilization,
-        truncate_dim=truncate_dim,
-    )
+    devices = options.pop("processes")
+    document = plan_encoding(name, texts=texts, truncate_dim=truncate_dim, devices=devices, **options)
     _show_encoding(document)
-    print_json(document)
+    return document
 
 
 def _show_training(title: str, planned: RecipePlan) -> None:
     print_line(f"{title}, {_devices(planned.device.name, planned.processes)}")
-    out().print(_table(planned))
+    first = "GB on each device, at the fullest moment of a step"
+    stages = planned.stages
+    rows = [
+        *((name, *(_gb(stage.bytes[name]) for stage in stages)) for name in MEMORY),
+        (f"fits {_gb(planned.device.memory)}", *("yes" if stage.fits else "no" for stage in stages)),
+        ("micro-batch", *(f"{stage.chunk or stage.rows:,}{_unit(stage)}" for stage in stages)),
+        ("largest that fits", *(f"{stage.most:,}{_unit(stage)}" for stage in stages)),
+        ("activation checkpointing", *("on" if stage.recompute else "off" for stage in stages)),
+        ("All devices together",),
+        ("parameters, millions", *(f"{stage.parameters / 1e6:,.1f}" for stage in stages)),
+        ("trained, millions", *(f"{stage.trained / 1e6:,.1f}" for stage in stages)),
+        ("tokens per step", *(f"{stage.tokens:,}" for stage in stages)),
+        ("TFLOP per step", *(_short(stage.flop / 1e12) for stage in stages)),
+        ("seconds per step", *(_short(stage.seconds) for stage in stages)),
+        ("steps", *("?" if stage.steps is None else f"{stage.steps:,}" for stage in stages)),
+        ("hours", *("?" if stage.hours is None else _short(stage.hours) for stage in stages)),
+        ("GB on disk", *(_gb(stage.bytes["disk"]) for stage in stages)),
+    ]
+    indented = [(row[0] if len(row) == 1 else f"  {row[0]}", *row[1:]) for row in rows]
+    print_table((first, *(stage.name for stage in stages)), indented, left=[first], bold=[first], wraps=[first])
     for note in [*planned.notes, *_assumed(planned)]:
         print_line(f"note: {note}")
-    for stage in planned.stages:
+    for stage in stages:
         if stage.changes:
             print_line(f"{stage.name} does not fit; any of these helps, or several together:")
             for change in stage.changes:
                 print_line(f"    {change}")
-
-
-def _table(plan: RecipePlan) -> Table:
-    """Return what the stages take, one column per stage."""
-    stages = [Column(stage.name, justify="right") for stage in plan.stages]
-    first = Column("GB on each device, at the fullest moment of a step", style="bold")
-    table = Table(first, *stages, box=None, pad_edge=False)
-
-    def row(name: str, cell: Callable[[StagePlan], str]) -> None:
-        table.add_row(f"  {name}", *map(cell, plan.stages))
-
-    for name in ("weights", "gradients", "optimizer", "activations", "process", "peak"):
-        table.add_row(f"  {name}", *(_gb(stage.bytes[name]) for stage in plan.stages))
-    row(f"fits {_gb(plan.device.memory)}", lambda stage: "yes" if stage.fits else "no")
-    row("micro-batch", lambda stage: f"{stage.chunk or stage.rows:,}{_unit(stage)}")
-    row("largest that fits", lambda stage: f"{stage.most:,}{_unit(stage)}")
-    row("activation checkpointing", lambda stage: "on" if stage.recompute else "off")
-    table.add_row("All devices together")
-    row("parameters, millions", lambda stage: f"{stage.parameters / 1e6:,.1f}")
-    row("trained, millions", lambda stage: f"{stage.trained / 1e6:,.1f}")
-    row("tokens per step", lambda stage: f"{stage.tokens:,}")
-    row("TFLOP per step", lambda stage: _short(stage.flop / 1e12))
-    row("seconds per step", lambda stage: _short(stage.seconds))
-    row("steps", lambda stage: "?" if stage.steps is None else f"{stage.steps:,}")
-    row("hours", lambda stage: "?" if stage.hours is None else _short(stage.hours))
-    row("GB on disk", lambda stage: _gb(stage.bytes["disk"]))
-    return table
 
 
 def _unit(stage: StagePlan) -> str:
@@ -135,17 +119,13 @@ def _assumed(plan: RecipePlan) -> list[str]:
     return notes
 
 
-def _show_encoding(plan: dict[str, Any]) -> None:
+def _show_encoding(plan: Record) -> None:
     texts = f"{plan['texts']:,} texts of {plan['tokens']} tokens with {plan['model']}"
     print_line(f"{texts}, {_devices(plan['device'], plan['devices'])}")
     hours = f"{plan['hours']:,.3g} hours at {plan['utilization']:.0%} of the peak FLOP/s"
     print_line(f"{hours}; {plan['flop_per_text'] / 1e9:,.3g} GFLOP per text; {plan['parameters']:,} parameters")
-    table = Table(title="GB on disk, with ids", title_justify="left", box=None)
-    for name in ("dimensions", "float32", "int8", "binary"):
-        table.add_column(name, justify="right")
-    for dimensions, sizes in plan["bytes"].items():
-        table.add_row(str(dimensions), *map(_gb, sizes.values()))
-    out().print(table)
+    rows = [(str(dimensions), *map(_gb, sizes.values())) for dimensions, sizes in plan["bytes"].items()]
+    print_table(("dimensions", "float32", "int8", "binary"), rows, title="GB on disk, with ids")
     lost = f"a lost worker costs at most one shard: {plan['lost_worker_seconds']:,.3g} s of one device"
     print_line(f"{plan['shards']:,} shards of {plan['shard_rows']:,} texts; {lost}")
     if not plan["own_config"]:

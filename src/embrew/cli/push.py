@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.filesize import decimal
-from rich.markup import escape
-from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import can_ask, loading, out, plain_table, print_json, print_line, show_transfers
+from embrew.cli.console import Record, can_ask, loading, print_line, print_table, show_transfers
 
 if TYPE_CHECKING:
     from embrew.hub import Publication
@@ -27,9 +24,7 @@ def push(
     revision: str | None = None,
     overwrite: bool = False,
     dry_run: bool = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+) -> Record:
     """Upload a saved encoder or an export to the Hugging Face Hub.
 
     Files are compared with their checksums first and go up in one commit. Needs a token: `hf auth login`, or HF_TOKEN.
@@ -51,7 +46,7 @@ def push(
     publication = hub.publication(model)
     licences = hub.licences(publication, base=license, data=data_license or ())
     visibility = "public" if public else "private"
-    document = {
+    document: Record = {
         "repository": repo,
         "visibility": visibility,
         "files": {name: path.stat().st_size for name, path in publication.files.items()},
@@ -59,8 +54,7 @@ def push(
     }
     if dry_run:
         _show(publication, licences, f"to {repo}, {visibility}")
-        print_json(document | {"licenses": licences})
-        return
+        return document | {"licenses": licences}
     unknown = [what for what, licence in licences.items() if licence is None]
     if unknown and not can_ask():
         raise ValueError(
@@ -78,8 +72,8 @@ def push(
         overwrite=overwrite,
         confirm=lambda question: can_ask() and typer.confirm(f"{question}. Replace it?", err=True),
     )
-    out().print(f"[bold]{escape(address)}[/]", soft_wrap=True)
-    print_json(document | {"licenses": complete, "commit": address})
+    print_line((address, "bold"))
+    return document | {"licenses": complete, "commit": address}
 
 
 def _ask(what: str) -> str:
@@ -89,15 +83,10 @@ def _ask(what: str) -> str:
 def _show(model: Publication, licences: dict[str, str | None], where: str) -> None:
     """Print the files with their sizes, the visibility and the licences."""
     sizes = {name: path.stat().st_size for name, path in model.files.items()} | {"README.md": len(model.card.encode())}
-    table = plain_table(["file", "size"], left=("file",))
-    for name, size in sizes.items():
-        table.add_row(Text(name), decimal(size))
-    out().print(table)
-    lines = [f"{where}: {len(sizes)} files, {decimal(sum(sizes.values()))}"]
-    option = {True: "--license", False: "--data-license"}
+    print_table(["file", "size"], [(name, decimal(size)) for name, size in sizes.items()], left=["file"])
+    print_line(f"{where}: {len(sizes)} files, {decimal(sum(sizes.values()))}")
     for number, (what, licence) in enumerate(licences.items()):
-        lines.append(f"licence of {what}: {licence or f'not known; give {option[number == 0]}'}")
+        option = "--data-license" if number else "--license"
+        print_line(f"licence of {what}: {licence or f'not known; give {option}'}")
     if model.left_out:
-        lines.append(f"not uploaded, since checksums.json does not list them: {', '.join(model.left_out)}")
-    for line in lines:
-        print_line(line)
+        print_line(f"not uploaded, since checksums.json does not list them: {', '.join(model.left_out)}")

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
 import typer
 from rich.syntax import Syntax
-from rich.table import Column, Table
 from rich.text import Text
 
 from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Overrides, RecipeName
-from embrew.cli.console import out, print_json, print_line
+from embrew.cli.arguments import Overrides, RecipeName
+from embrew.cli.console import Record, out, print_line, print_table
 from embrew.cli.options import command
 
 app = typer.Typer(no_args_is_help=True)
@@ -23,28 +22,37 @@ RecipeOrLaunch = Annotated[str, typer.Argument(metavar="RECIPE", autocompletion=
 
 
 @command(app, "list")
-def list_(*, as_json: AsJson = False) -> None:
+def list_() -> Record:
     """List the shipped recipes, the configurations for several GPUs or a cluster, and the sweeps."""
     from embrew.recipe import Recipe, list_launches, list_recipes, read_recipe
     from embrew.settings.yaml_files import list_shipped, read_shipped
 
-    recipes, models = {}, {}
-    for name in list_recipes():
-        recipes[name] = _headline(read_recipe(name)[0]).partition(":")[0]
-        models[name] = Recipe.load(name).encoder.model
-    launches = {name: _headline(read_launch(name)) for name in list_launches()}
-    sweeps = {name: _headline(read_shipped("sweeps", name, what="sweep")[0]) for name in list_shipped("sweeps")}
-    console = out()
-    console.print(_table("recipe", "method and model", recipes, models))
-    console.print(_table("\nlaunch", "\nfor accelerate or Ray Serve (embrew recipe copy NAME)", launches))
-    console.print(_table("\nsweep", "\nfor embrew train RECIPE --sweep NAME", sweeps))
-    print_json(
+    recipes = [
         {
-            "recipes": [{"name": name, "model": models[name], "description": text} for name, text in recipes.items()],
-            "launches": [{"name": name, "description": description} for name, description in launches.items()],
-            "sweeps": [{"name": name, "description": description} for name, description in sweeps.items()],
+            "name": name,
+            "model": Recipe.load(name).encoder.model,
+            "description": _headline(read_recipe(name)[0]).partition(":")[0],
         }
-    )
+        for name in list_recipes()
+    ]
+    launches = [{"name": name, "description": _headline(read_launch(name))} for name in list_launches()]
+    sweeps = [
+        {"name": name, "description": _headline(read_shipped("sweeps", name, what="sweep")[0])}
+        for name in list_shipped("sweeps")
+    ]
+    _show("recipe", "method and model", recipes)
+    _show("\nlaunch", "\nfor accelerate or Ray Serve (embrew recipe copy NAME)", launches)
+    _show("\nsweep", "\nfor embrew train RECIPE --sweep NAME", sweeps)
+    return {"recipes": recipes, "launches": launches, "sweeps": sweeps}
+
+
+def _show(kind: str, about: str, entries: Sequence[Mapping[str, str]]) -> None:
+    """Print names and descriptions, each with its model where the description does not name it."""
+    rows = []
+    for entry in entries:
+        model, description = entry.get("model", ""), entry["description"]
+        rows.append((entry["name"], Text.assemble(description, ("" if model in description else f" ({model})", "dim"))))
+    print_table((kind, about), rows, left=(kind, about), bold=[kind], wraps=[about])
 
 
 def read_launch(name: str) -> str:
@@ -69,16 +77,6 @@ def launch_command(name: str, file: str | Path) -> str:
 def _headline(text: str) -> str:
     """Return the first comment of a YAML file."""
     return text.splitlines()[0].lstrip("# ")
-
-
-def _table(kind: str, about: str, described: Mapping[str, str], models: Mapping[str, str] | None = None) -> Table:
-    """A table of names and descriptions, each with its model where the description does not name it."""
-    columns = Column(kind, style="bold", no_wrap=True), Column(about, overflow="fold")
-    table = Table(*columns, box=None, pad_edge=False)
-    for name, description in described.items():
-        model = "" if models is None or models[name] in description else f" ({models[name]})"
-        table.add_row(Text(name), Text.assemble(description, (model, "dim")))
-    return table
 
 
 @command(app)

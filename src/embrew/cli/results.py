@@ -1,18 +1,20 @@
-"""`embrew table` and `embrew diff`: results of several models side by side, and what differs between two."""
+"""Results of several models: `embrew table`, `embrew diff` of two, and pages of `embrew compare`."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-from rich.table import Column, Table
-
-from embrew.cli.arguments import AsJson, OptionalOutput, Suite
-from embrew.cli.console import out, plain_table, print_json, print_line
+from embrew.cli.arguments import Data, OptionalOutput, Output, Suite
+from embrew.cli.console import Record, command_line, print_line, print_table
+from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
     from embrew.report.comparison import Comparison
+    from embrew.report.making import Tasks
+    from embrew.report.sources import ModelSource
 
 
 def table(
@@ -21,8 +23,7 @@ def table(
     suite: Suite = None,
     intervals: bool = False,
     output: OptionalOutput = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Record:
     """Show the scores of several models side by side.
 
     Args:
@@ -42,12 +43,14 @@ def table(
     rows = models_of(results)
     named = None if suite is None else read_averages(suite)
     header, cells = grid(rows, intervals=intervals, named=named)
-    columns = Table(Column("model", style="bold"), box=None, pad_edge=False)
-    for row in rows:
-        columns.add_column(row.name, justify="right")
-    for i, column in enumerate(header[1:], start=1):  # one row per task: there are more tasks than models
-        columns.add_row(escape(column), *(line[i] for line in cells))
-    out().print(columns)
+    # one row per task: there are more tasks than models
+    print_table(
+        ["model", *(row.name for row in rows)],
+        ([column, *(line[i] for line in cells)] for i, column in enumerate(header[1:], start=1)),
+        left=["model"],
+        bold=["model"],
+        wraps=["model"],
+    )
     if output is not None:
         with atomic_path(output) as temporary:
             is_csv = output.suffix == ".csv"
@@ -64,10 +67,10 @@ def table(
         }
         for row in rows
     ]
-    print_json({"models": models})
+    return {"models": models}
 
 
-def diff(a: str, b: str, *, as_json: AsJson = False) -> None:
+def diff(a: str, b: str) -> Record:
     """Compare settings and scores of two result folders.
 
     Differences of scores are tested by a paired bootstrap; p-values are corrected for the number of tasks.
@@ -82,43 +85,98 @@ def diff(a: str, b: str, *, as_json: AsJson = False) -> None:
     changed = differing_settings(comparison.models)
     sentences = verdict(comparison) if comparison.tasks else []
     left_out = {task.task: task.reason for task in comparison.left_out}
-    columns = [Column(name, overflow="fold") for name in ("key", "A", "B")]
-    settings = Table(*columns, box=None, pad_edge=False, title="settings", title_justify="left")
-    for key, values in changed.items():
-        settings.add_row(escape(key), *(escape(_value(value)) for value in values))
-    scores, by_task = _differences(comparison)
-    console = out()
-    console.print(settings if changed else "no differences in settings")
-    console.print(scores if comparison.tasks else "no task that can be compared")
+    if changed:
+        names = ("key", "A", "B")
+        rows = ([key, *map(_value, values)] for key, values in changed.items())
+        print_table(names, rows, left=names, wraps=names, title="settings")
+    else:
+        print_line("no differences in settings")
+    scores = _show_differences(comparison) if comparison.tasks else {}
+    if not comparison.tasks:
+        print_line("no task that can be compared")
     for line in (*(f"not compared: {task}: {reason}" for task, reason in left_out.items()), *sentences):
         print_line(line)
-    print_json(
-        {
-            "settings": {key: {"a": ours, "b": theirs} for key, (ours, theirs) in changed.items()},
-            "scores": by_task,
-            "left_out": left_out,
-            "verdict": sentences,
-        }
-    )
+    return {
+        "settings": {key: {"a": ours, "b": theirs} for key, (ours, theirs) in changed.items()},
+        "scores": scores,
+        "left_out": left_out,
+        "verdict": sentences,
+    }
 
 
-def _differences(comparison: Comparison) -> tuple[Table, dict[str, dict[str, Any]]]:
-    """Return the scores of both folders, their differences and tests: as a table, and by task."""
-    names = ("task", "A", "B", "B - A", "95 % interval", "p", "p corrected")
-    table = plain_table(names, left=("task",), title="scores")
-    by_task: dict[str, dict[str, Any]] = {}
+def _show_differences(comparison: Comparison) -> dict[str, Record]:
+    """Print the scores of both folders, their differences and tests; return them by task."""
+    by_task: dict[str, Record] = {}
+    rows = []
     for task, test in zip(comparison.tasks, comparison.differences(1), strict=True):
         ours, theirs = task.scores
         by_task[task.label] = {"a": ours, "b": theirs}
         cells = [f"{100 * ours:.2f}", f"{100 * theirs:.2f}", f"{100 * (theirs - ours):+.2f}"]
         if test is not None:
             by_task[task.label]["difference"] = vars(test)
-            interval = f"[{100 * test.low:+.1f}, {100 * test.high:+.1f}]"
-            cells += [escape(interval), f"{test.p_value:.3f}", f"{test.corrected:.3f}"]
-        table.add_row(escape(task.label), *cells)
-    return table, by_task
+            cells += [
+                f"[{100 * test.low:+.1f}, {100 * test.high:+.1f}]",
+                f"{test.p_value:.3f}",
+                f"{test.corrected:.3f}",
+            ]
+        rows.append([task.label, *cells])
+    names = ("task", "A", "B", "B - A", "95 % interval", "p", "p corrected")
+    print_table(names, rows, left=["task"], title="scores")
+    return by_task
 
 
 def _value(value: Any) -> str:
     """Return a setting as a cell: text unchanged, a dash for a missing one, other values as JSON."""
     return "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def compare(models: list[str], *, output: Output, suite: Suite = None, data: Data = None) -> Record:
+    """Compare models in one offline HTML page.
+
+    The first model is the base of all differences. The same command resumes; finished evaluations are not repeated.
+
+    Args:
+        models ([NAME=]PATH...): Results, trained folders, stages, sweeps, exports, Sentence-Transformers folders,
+            recipes without stages; those with the same NAME are seeds of a model.
+        output (FILE.html): File of the report; .json and .csv beside it, and .files for what is evaluated.
+        suite: Suite that models without results are evaluated on; --data is the folder of its data sets.
+        data (DIR): Data folder that models without results are evaluated on. Repeatable.
+    """
+    from embrew.evaluation.suites import read_tasks
+    from embrew.report.making import make_report, report_files
+    from embrew.report.sources import read_sources
+
+    if output.suffix != ".html":
+        raise ValueError(f"--output {output}: the report is an HTML page; give FILE.html")
+    tasks, _ = read_tasks(suite, data or ())
+    with stopping(lambda: f"what is finished is in {report_files(output)}; the same command resumes"):
+        document = make_report(read_sources(models), tasks, output, command=command_line())
+    for sentence in document["verdict"]:
+        print_line(sentence)
+    print_line(f"written to {output}")
+    return document
+
+
+def page_model(model: str, file: Path, output: Path | None) -> tuple[str, ModelSource]:
+    """Return name and source of the model of a page, with the folder of its results; of a run, the last stage."""
+    from embrew.report.making import results_of
+    from embrew.report.page import check_packages
+    from embrew.report.sources import read_sources
+
+    check_packages()
+    if file.suffix != ".html":
+        raise ValueError(f"--report {file}: the report is an HTML page; give FILE.html")
+    *_, (name, (source,)) = read_sources([model]).items()
+    return name, replace(source, results=output or results_of(file, name))
+
+
+def write_page(name: str, source: ModelSource, tasks: Tasks, file: Path, encoder: Any) -> None:
+    """Write the page of one model, whose open encoder is measured."""
+    from embrew.evaluation.kinds import KINDS
+    from embrew.report.comparison import with_pooling
+    from embrew.report.making import make_report
+
+    report_tasks = [task for task in tasks if not KINDS[getattr(task, "kind", "sts")].grid]
+    sources = {with_pooling(name, source.pooling): [source]}
+    make_report(sources, report_tasks, file, opener=lambda _: encoder, command=command_line())
+    print_line(f"written to {file}")

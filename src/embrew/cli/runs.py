@@ -1,22 +1,27 @@
-"""`embrew runs`: what a folder holds, where it stopped, and how to resume or open it."""
+"""`embrew runs`: what a folder holds, and how to resume or open it. `embrew doctor`: whether embrew works here."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Column, Table
+import typer
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson
-from embrew.cli.console import out, print_json, print_line
+from embrew.cli.console import Record, print_json, print_line, print_table
 from embrew.inspection import Contents, inspect, percentages
 
-STYLES = {"running": "cyan", "stopped": "yellow", "damaged": "bold red"}
+STYLES = {
+    "running": "cyan",
+    "stopped": "yellow",
+    "damaged": "bold red",
+    "ok": "green",
+    "warning": "yellow",
+    "failed": "bold red",
+}
 
 
-def runs(folder: Path, *, as_json: AsJson = False) -> None:
+def runs(folder: Path) -> Record:
     """Show what a folder holds, and how to resume or open it.
 
     Knows training runs, sweeps, encoders, exports, vectors, indexes, results and adaptations. Reads JSON files only.
@@ -25,38 +30,63 @@ def runs(folder: Path, *, as_json: AsJson = False) -> None:
         folder (DIR): Folder that embrew wrote, or a folder that contains such folders.
     """
     contents = inspect(folder)
-    console = out()
     if contents.subfolders:
-        console.print(_table(contents))
+        rows = [
+            (Text(each.path.name, "bold"), each.kind, Text(each.state, STYLES.get(each.state, "")), each.summary)
+            for each in contents.subfolders
+        ]
+        names = ("folder", "what it is", "state", "")
+        print_table(names, rows, left=names, wraps=names)
     else:
-        _print(console, contents)
-    print_json(asdict(contents))
+        _show(contents)
+    return asdict(contents)
 
 
-def _print(console: Console, contents: Contents) -> None:
+def _show(contents: Contents) -> None:
     """Print a folder: its kind and state, its stages, what is wrong, and what to do."""
-    head = Text.assemble(
-        (str(contents.path), "bold"), f": {contents.kind}, ", (contents.state, STYLES.get(contents.state, ""))
+    state, summary = (
+        (contents.state, STYLES.get(contents.state, "")),
+        f"; {contents.summary}" if contents.summary else "",
     )
-    console.print(Text.assemble(head, f"; {contents.summary}" if contents.summary else ""), soft_wrap=True)
+    print_line((str(contents.path), "bold"), f": {contents.kind}, ", state, summary)
     if contents.stages:
-        stages = Table(box=None, pad_edge=False, show_header=False)
-        for stage in contents.stages:
-            stages.add_row(f"  {stage.name}", stage.state, stage.progress, percentages(stage.scores))
-        console.print(stages)
+        rows = [
+            (f"  {stage.name}", stage.state, stage.progress, percentages(stage.scores)) for stage in contents.stages
+        ]
+        print_table(("", "", "", ""), rows)
     for fact in contents.facts:
         print_line(f"  {fact}")
     for problem in contents.problems:
-        console.print(Text(f"  {problem}", style="yellow"), soft_wrap=True)
+        print_line((f"  {problem}", "yellow"))
     for purpose, command in contents.commands.items():
-        console.print(Text.assemble(f"  {purpose}: ", (command, "bold")), soft_wrap=True)
+        print_line(f"  {purpose}: ", (command, "bold"))
 
 
-def _table(contents: Contents) -> Table:
-    """One row per folder."""
-    columns = [Column(name, overflow="fold") for name in ("folder", "what it is", "state", "")]
-    table = Table(*columns, box=None, pad_edge=False)
-    for folder in contents.subfolders:
-        state = Text(folder.state, style=STYLES.get(folder.state, ""))
-        table.add_row(Text(folder.path.name, style="bold"), folder.kind, state, Text(folder.summary))
-    return table
+def doctor(*, self_test: bool = True) -> Record:
+    """Examine this machine and test embrew, in about 10 seconds.
+
+    Versions and devices are examined. Each line is ok, a warning or failed, with what to do. The exit code is 1 if a
+    line has failed.
+
+    Args:
+        self_test: Open, train, save and export the shipped model.
+    """
+    from embrew.doctor import examine
+
+    findings = []
+    for finding in examine(self_test=self_test):
+        row = asdict(finding) | {"value": finding.value.replace(str(Path.home()), "~")}
+        findings.append(row)
+        print_line((f"{finding.status:<8}", STYLES[finding.status]), f"{finding.name}: {row['value']}")
+        if finding.advice:
+            print_line(f"        {finding.advice}")
+    counts = {name: sum(row["status"] == name for row in findings) for name in ("failed", "warning", "ok")}
+    print_line(f"\n{counts['ok']} ok, {counts['warning']} warnings, {counts['failed']} failed")
+    verdict = next(name for name, count in counts.items() if count)
+    if verdict != "ok":
+        print_line("for a bug report: embrew doctor --json")
+    document: Record = {"status": verdict, "findings": findings}
+    if verdict == "failed":
+        print_json(document)
+        raise typer.Exit(1)
+    return document

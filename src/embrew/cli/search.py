@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
-from embrew.cli.console import err, loading, out, print_json
+from embrew.cli.arguments import Model, ModelBackend, ModelDtype, ModelPooling
+from embrew.cli.console import Record, err, loading, out, print_line
 from embrew.extras import import_extra
 from embrew.inspection import command
 
@@ -37,9 +37,7 @@ def search(
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1)] = 5,
     hybrid: bool = False,
     overwrite: bool = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+) -> Record:
     """Search documents with an index of their vectors.
 
     Args:
@@ -87,16 +85,17 @@ def search(
         opened = open_index(index, encoder, corpus)
     else:
         opened = _written(Path(index), encoder, documents, update=build is None, overwrite=overwrite)
+    answers: list[Record] = []
     if documents is not None and not questions and not sys.stdin.isatty():
-        print_json({"questions": []})
-        return
-    answers = []
+        return {"questions": answers}
     with fixed(encoder):
         for question in questions or _typed():
             (hits,) = opened.search([question], top_k=top_k, hybrid=hybrid)
-            show_hits(out(), question, hits)
-            answers.append({"question": question, "hits": [_as_json(hit) for hit in hits]})
-    print_json({"questions": answers})
+            _show(question, hits)
+            answers.append(
+                {"question": question, "hits": [{"score": hit.score, **asdict(hit.document)} for hit in hits]}
+            )
+    return {"questions": answers}
 
 
 def _written(folder: Path, encoder: Any, documents: str, *, update: bool, overwrite: bool) -> SearchIndex:
@@ -112,27 +111,21 @@ def _written(folder: Path, encoder: Any, documents: str, *, update: bool, overwr
         return index
     index, changes = SearchIndex.load(folder, encoder).updated(documents, show_progress_bar=True)
     index.save(folder, overwrite=True)
-    out().print(str(changes), soft_wrap=True)
+    print_line(str(changes))
     return index
 
 
-def _as_json(hit: Hit) -> dict[str, Any]:
-    return {"score": hit.score, "id": hit.document.id, "title": hit.document.title, "text": hit.document.text}
-
-
-def show_hits(console: Console, question: str, hits: list[Hit]) -> None:
+def _show(question: str, hits: list[Hit]) -> None:
     """Print one line per hit, with rank, score and title, and below it the beginning of the text."""
-    console.print(Text(question, style="bold cyan"))
+    print_line((question, "bold cyan"))
     for rank, hit in enumerate(hits, start=1):
-        head = Text(f"{rank:>3}  {hit.score:.3f}  ")
-        head.append(hit.document.title or hit.document.id, style="bold")
-        console.print(head, soft_wrap=True)
+        print_line(f"{rank:>3}  {hit.score:.3f}  ", (hit.document.title or hit.document.id, "bold"))
         snippet = " ".join(hit.document.text.split())
         if len(snippet) > SNIPPET:
             snippet = snippet[:SNIPPET].rsplit(" ", 1)[0] + " …"
         if snippet:
-            console.print(Padding(Text(snippet, style="dim"), (0, 0, 0, 5)))
-    console.print()
+            out().print(Padding(Text(snippet, style="dim"), (0, 0, 0, 5)))
+    print_line()
 
 
 def _typed() -> Iterator[str]:

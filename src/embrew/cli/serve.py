@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from embrew.cli import completion
-from embrew.cli.arguments import Model, ModelBackend, ModelDtype, ModelPooling, Quiet
+from embrew.cli.arguments import Model, ModelBackend, ModelDtype, ModelPooling
 from embrew.cli.console import loading
 from embrew.cli.options import options_of
 
@@ -38,7 +38,6 @@ def serve(
     backend: ModelBackend = "torch",
     pooling: ModelPooling = None,
     dtype: ModelDtype = "auto",
-    quiet: Quiet = False,
     **limits: Any,
 ) -> None:
     """Serve a model over HTTP, to clients of OpenAI and of TEI.

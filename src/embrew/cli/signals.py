@@ -1,4 +1,7 @@
-"""End a command on SIGTERM as on Ctrl-C; schedulers send it before they take a machine away."""
+"""End a command with one line and an exit code: on a user's error, on Ctrl-C, and on SIGTERM.
+
+Schedulers send SIGTERM before they take a machine away.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,20 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
+import click
 import typer
+from rich.text import Text
+from typer.core import TyperGroup
 
-from embrew.cli.console import err, rank
+from embrew.cli.console import err, log_to_terminal, rank, show_json_only
+
+USER_ERRORS = (ValueError, TypeError, OSError)
+"""Errors that a user can correct, beside packages of extras that are missing. Other errors keep their traceback."""
+
+COMPARES = ("parity",)
+"""Commands that exit with 1 where they find a difference, and with 2 on an error, as `diff` does."""
 
 SAME_REQUEST = 1.0  # seconds in which launcher and scheduler may both send the signal of one request
 
@@ -116,3 +129,39 @@ def _repeat() -> None:
     timer = threading.Timer(AGAIN, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
+
+
+class Commands(TyperGroup):
+    """Command group that prints `error: …` and exits with 1 or 2 on a user's error, 130 on Ctrl-C, 143 on SIGTERM."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        log_to_terminal()
+        show_json_only(False)
+        try:
+            return super().invoke(ctx)
+        except (BrokenPipeError, typer.Exit, click.ClickException, click.Abort):  # the first: `recipe show ... | head`
+            raise
+        except BaseException as error:
+            code = exit_code(error)
+            if code is not None:
+                if rank() == 0:
+                    err().print("stopped; nothing unfinished was written; give the same command again")
+                raise typer.Exit(code) from None
+            if ctx.params.get("debug") or not is_of_user(error):
+                raise
+            where = f" (process {rank()})" if rank() else ""
+            err().print(Text(f"error{where}: {message(error)}"), style="bold red", soft_wrap=True)
+            raise typer.Exit(2 if ctx.invoked_subcommand in COMPARES else 1) from None
+
+
+def is_of_user(error: BaseException) -> bool:
+    """Return whether a user can correct an error; import errors only if embrew raises them, without a module."""
+    return isinstance(error, USER_ERRORS) or (isinstance(error, ImportError) and error.name is None)
+
+
+def message(error: BaseException) -> str:
+    """Return the message of an exception."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from embrew.cli import completion
-from embrew.cli.arguments import Output, Overrides, Quiet, RecipeName, Verify
-from embrew.cli.console import out, rank
+from embrew.cli.arguments import Output, Overrides, RecipeName, Verify
+from embrew.cli.console import command_line, print_line, rank
 from embrew.cli.signals import stopping
 from embrew.files.writing import check_unclaimed
 
@@ -32,7 +29,6 @@ def train(
     start: Annotated[Path | None, typer.Option("--from")] = None,
     verify: Verify = "fast",
     sweep: Annotated[str | None, typer.Option(autocompletion=completion.sweeps)] = None,
-    quiet: Quiet = False,
 ) -> None:
     """Train a recipe; each stage saves a complete model in DIR.
 
@@ -53,8 +49,8 @@ def train(
     loaded = build.load_recipe(recipe, overrides or ())
     if rank() == 0:  # before anything is loaded; training locks the folder itself
         check_unclaimed(output, "training into")
-    console = out()
-    _announce(recipe, loaded)
+    names = " → ".join(stage.name for stage in loaded.stages) or "no stages; there is nothing to train"
+    print_line((recipe, "bold"), f" on {loaded.encoder.model}: {names}")
     evaluate: EvaluateSets | None = None
     if loaded.evaluation is not None:  # missing data is found before anything is loaded
         from embrew.analysis.uniformity import evaluation_of
@@ -75,7 +71,7 @@ def train(
             command=command,
             announce=partial(announce, loaded),
         )
-    console.print(f"trained model: [bold]{escape(str(output / loaded.stages[-1].name))}[/]", soft_wrap=True)
+    print_line("trained model: ", (str(output / loaded.stages[-1].name), "bold"))
 
 
 def _sweep(
@@ -92,20 +88,13 @@ def _sweep(
     from embrew.sweep import read_sweep, run_sweep
 
     rows = read_sweep(sweep, recipe, overrides)
-    console = out()
-    console.print(f"[bold]{escape(recipe)}[/], {escape(rows.source)}: {len(rows.rows)} rows", soft_wrap=True)
+    print_line((recipe, "bold"), f", {rows.source}: {len(rows.rows)} rows")
     with stopping(lambda: f"finished rows are in {output}; the same command with --resume resumes"):
         run_sweep(rows, output, resume=resume, verify=verify, start=start)
-    page = report_of_folder(output, command=shlex.join(["embrew", *sys.argv[1:]])) if rank() == 0 else None
-    console.print((output / "sweep.md").read_text(encoding="utf-8"), markup=False, soft_wrap=True)
+    page = report_of_folder(output, command=command_line()) if rank() == 0 else None
+    print_line((output / "sweep.md").read_text(encoding="utf-8"))
     if page is not None:
-        console.print(f"page: [bold]{escape(str(page))}[/]", soft_wrap=True)
-
-
-def _announce(name: str, recipe: Recipe) -> None:
-    console = out()
-    stages = " → ".join(stage.name for stage in recipe.stages) or "no stages; there is nothing to train"
-    console.print(f"[bold]{escape(name)}[/] on {escape(recipe.encoder.model)}: {escape(stages)}")
+        print_line("page: ", (str(page), "bold"))
 
 
 def _finished(recipe: Recipe, output: Path) -> str:

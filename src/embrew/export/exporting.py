@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from embrew.encoder import Encoder
 from embrew.export.fresh_process import verify_runtime
@@ -16,7 +17,7 @@ from embrew.files.writing import atomic_folder, check_free
 from embrew.runtimes.portable import Int8, PortableEncoder, fixed_form, make_portable
 from embrew.runtimes.reference import Int8Result
 from embrew.runtimes.registry import RUNTIMES
-from embrew.runtimes.runtime import Runtime
+from embrew.runtimes.runtime import Runtime, RuntimeName
 from embrew.runtimes.sentence_transformers import required_versions
 from embrew.storage.base_model import quiet
 from embrew.storage.card import STOCK_CODE as STOCK_CARD
@@ -105,10 +106,10 @@ def export_encoder(
     encoder: Encoder,
     folder: str | Path,
     *,
-    runtimes: Sequence[str] = ("sentence-transformers",),
-    weights: str | None = None,
+    runtimes: Sequence[RuntimeName] = ("sentence-transformers",),
+    weights: Literal["fp32", "fp16", "bf16", "int8"] | None = None,
     overwrite: bool = False,
-    verify: str = "full",
+    verify: Literal["full", "off"] = "full",
     prompt_name: str | None = None,
     max_length: int | None = None,
     num_layers: int | None = None,

@@ -9,11 +9,13 @@ import time
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from embrew.machine import total_and_free
 
+Gpu = Literal["h200", "h100", "a100-80", "a100-40", "l40s", "4090", "a10", "l4", "3060", "cpu"]
 GIB = 1 << 30
 GPU_OVERHEAD = 1 * GIB  # what CUDA itself and the libraries' workspaces take, and fragments between tensors
 CPU_KERNELS = 600 << 20  # the code that oneDNN generates for products of bfloat16

@@ -10,7 +10,7 @@ import torch
 
 from embrew.files.reading import read_json
 from embrew.opening import is_recipe
-from embrew.planning.devices import device
+from embrew.planning.devices import Gpu, device
 from embrew.planning.shapes import config_of, empty_model, shape_of_model
 from embrew.planning.stage import UTILIZATION
 from embrew.recipe import Recipe
@@ -24,8 +24,8 @@ def plan_encoding(
     model: str,
     *,
     texts: float,
-    tokens: int,
-    gpu: str = "h100",
+    tokens: int = 180,
+    gpu: Gpu = "h100",
     devices: int = 1,
     utilization: float = UTILIZATION,
     truncate_dim: int | None = None,

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, concatenate_datasets
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BertConfig,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from embrew.data.fingerprints import set_aside
 from embrew.data.mixing import MixedOrder
@@ -17,7 +24,7 @@ from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.methods import Objective
 from embrew.model.backbone import Backbone
-from embrew.planning.devices import Device, device, device_here
+from embrew.planning.devices import Device, Gpu, device, device_here
 from embrew.planning.shapes import config_of, shape_of_stage, tokenizer_of
 from embrew.planning.stage import UTILIZATION, StagePlan, passes_of, plan_stage, rows_of
 from embrew.recipe import DataConfig, Recipe, build
@@ -60,7 +67,7 @@ class RecipePlan:
 def plan_recipe(
     recipe: Recipe,
     *,
-    gpu: str = "h100",
+    gpu: Gpu = "h100",
     processes: int = 1,
     utilization: float = UTILIZATION,
     tokens: int | None = None,
@@ -118,9 +125,9 @@ def plan_recipe(
     return RecipePlan(plans, planned_device, processes, utilization, notes)
 
 
-def _tiny_encoder(recipe: Recipe, config: Any, tokenizer: Any) -> Encoder:
+def _tiny_encoder(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Encoder:
     """Return an encoder with the recipe's texts, templates and tokenizer on a tiny model of random weights."""
-    sizes: dict[str, Any] = dict.fromkeys(("hidden_size", "intermediate_size"), WIDTH)
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size"), WIDTH)
     sizes |= dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 1)
     sizes |= {
         "vocab_size": max(config.vocab_size, len(tokenizer)),

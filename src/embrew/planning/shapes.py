@@ -17,6 +17,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -34,11 +35,12 @@ from embrew.storage.base_model import (
     pick_dtype,
     quiet,
 )
+from embrew.storage.foreign import HubOptions
 
 SCALES_PER_GROUP = 256  # scales that share a scale, where scales are quantised too (double_quant)
 
 
-def config_of(recipe: Recipe) -> tuple[Any, bool]:
+def config_of(recipe: Recipe) -> tuple[PreTrainedConfig, bool]:
     """Return the configuration of a recipe's language model, and whether it is the model's own file.
 
     Where that is not on this machine, the shapes that embrew ships for the models of its recipes are used.
@@ -72,7 +74,7 @@ def tokenizer_of(recipe: Recipe) -> tuple[PreTrainedTokenizerBase, bool]:
             return AutoTokenizer.from_pretrained(str(ASSETS["nano"]), trust_remote_code=False), False
 
 
-def _offline_options(recipe: Recipe) -> dict[str, Any]:
+def _offline_options(recipe: Recipe) -> HubOptions:
     """Return keywords to open a model of the Hub without network."""
     settings = recipe.encoder
     return {} if local_model(settings.model) else {"revision": settings.revision, "local_files_only": True}
@@ -131,17 +133,17 @@ class Shape:
         return tokens * (2 * self.products + 4 * self.layers * self.attention * length)
 
 
-def empty_model(config: Any, dtype: torch.dtype) -> PreTrainedModel:
+def empty_model(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """Return a causal LM, or a BERT-type encoder without pooler, on the meta device."""
     kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
     with torch.device("meta"):
-        model: Any = kind.from_config(copy.deepcopy(config), dtype=dtype, attn_implementation="sdpa")
+        model = kind.from_config(copy.deepcopy(config), dtype=dtype, attn_implementation="sdpa")
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
     return model
 
 
-def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
+def shape_of_stage(recipe: Recipe, index: int, config: PreTrainedConfig, kind: str) -> Shape:
     """Return the shape of what stage `index` trains, on a type of device."""
     settings, stage, target = recipe.encoder, recipe.stages[index], torch.device(kind)
     dtype = pick_dtype(build.opening_dtype(recipe, target), target)
@@ -171,7 +173,7 @@ def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
     )
 
 
-def shape_of_model(model: PreTrainedModel | PeftModel, config: Any) -> Shape:
+def shape_of_model(model: PreTrainedModel | PeftModel, config: PreTrainedConfig) -> Shape:
     """Return the shape of a model, adapters included, with or without values; `config` is of the language model."""
     parameters = list(model.parameters())
     language_model: Any = model.get_base_model() if isinstance(model, PeftModel) else model

@@ -18,10 +18,8 @@ from embrew.recipe import Recipe, build
 from embrew.text.tokens import Segment, Tokens
 
 UTILIZATION = 0.4  # default share of a device's peak FLOP/s that is reached
-MAX_SAMPLED_ROWS, MAX_SAMPLED_BATCHES = (
-    256,
-    8,
-)  # rows of a batch that are tokenised; batches, the largest of which counts
+MAX_SAMPLED_ROWS = 256  # rows of a batch that are tokenised
+MAX_SAMPLED_BATCHES = 8  # batches, the largest of which counts
 MOMENTS = {
     "adafactor": 0.02, "sgd": 0.0, "adagrad": 4.0, "rmsprop": 4.0, "rmsprop_bnb": 4.0, "adamw_anyprecision": 4.0,
     "ademamix": 12.0, "paged_ademamix_32bit": 12.0, "ademamix_8bit": 3.06, "paged_ademamix_8bit": 3.06,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 from typing import TypedDict, cast
 
 import torch
@@ -326,11 +327,17 @@ def _least_cosine(parity: Parity, weights: str) -> float:
     return min(LOWEST[weights], 0.999) if parity["tolerance"] >= EXACT else LOWEST[weights]
 
 
+def _opening(folder: Path, parity: Parity) -> str:
+    file, limit = quote(str(folder / str(parity["llama.cpp"]["file"]))), parity["max_length"]
+    return f"llama-server -m {file} --embeddings -c {limit} -b {limit} -ub {limit}"
+
+
 LLAMA_CPP = Runtime(
     "llama.cpp",
     "llama.cpp",
     refusal=refused_by_llama_cpp,
     script=SCRIPT,
+    opening=_opening,
     write=write_gguf,
     python=interpreter,
     weights=tuple(TYPES),

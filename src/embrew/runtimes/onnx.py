@@ -106,6 +106,7 @@ ONNX = Runtime(
     "ONNX Runtime",
     refusal=refused_by_onnx,
     script=SCRIPT,
+    opening=lambda folder, parity: f'onnxruntime.InferenceSession("{folder}/onnx/model.onnx")',
     write=write_onnx,
     usage=lambda portable: portable.usage(USAGE),
     files=("*.onnx", "onnx/*.onnx"),

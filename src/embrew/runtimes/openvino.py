@@ -6,6 +6,7 @@ import logging
 import os
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,6 +66,10 @@ def encode(case, texts):
     vectors = np.array(graph({"input_ids": ids, "attention_mask": mask})["sentence_embedding"])
     return [(row[real == 1].tolist(), vector) for row, real, vector in zip(ids, mask, vectors)]
 """
+OPENING = (
+    'openvino.Core().compile_model("{folder}/openvino/openvino_model.xml", "CPU", '
+    '{{"INFERENCE_PRECISION_HINT": "f32"}}); or embrew encode {quoted} TEXTS VECTORS'
+)
 USAGE = """`openvino/openvino_model.xml` is for OpenVINO:
 
 ```python
@@ -325,6 +330,7 @@ OPENVINO = Runtime(
     "OpenVINO",
     refusal=refused_by_openvino,
     script=SCRIPT,
+    opening=lambda folder, parity: OPENING.format(folder=folder, quoted=quote(str(folder))),
     write=write_openvino,
     options=_options,
     weights=("fp32", "bf16", "int8"),

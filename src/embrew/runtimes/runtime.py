@@ -14,7 +14,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from transformers import AutoTokenizer
@@ -196,6 +196,7 @@ class OpenedGraph(OpenedRuntime):
         return list(self.tokenizer(text, truncation=True)["input_ids"])
 
 
+RuntimeName = Literal["sentence-transformers", "openvino", "onnx", "llama.cpp", "vllm", "tei"]
 Option = str | bool | Mapping[str, str] | Reading
 INSTALLED_ONLY = "import sys; sys.path[:] = filter(None, sys.path)\n"
 """Begins what `python -c` runs: modules are not taken from the current folder. `-P` does this from Python 3.11 on."""
@@ -233,6 +234,7 @@ class Runtime:
             `parity` and `options`, and defines `version`, and `encode(case, texts)`, which returns token ids and vector
             of each text: `None` for both where the runtime documents that it reads the text otherwise, for the vector
             alone where it refuses a text beyond the limit.
+        opening: function that returns code or a command, in one line, with which users open the folder.
         write: function that writes the runtime's files into the folder, with weights of the given type; it may add to
             `portable.parity`.
         options: function that returns what `script` reads as `options`; it raises `ValueError` if the runtime would
@@ -251,10 +253,11 @@ class Runtime:
         open: function that opens such a file, or the folder of Sentence-Transformers, to compute vectors.
     """
 
-    name: str
+    name: RuntimeName
     title: str
     refusal: Callable[[Encoder], str | None]
     script: str
+    opening: Callable[[Path, Parity], str]
     write: Callable[[PortableEncoder, Path, str], None] = write_nothing
     options: Callable[[Path, Parity], Mapping[str, Option]] = lambda out, parity: {}
     python: Callable[[], str | None] = lambda: sys.executable

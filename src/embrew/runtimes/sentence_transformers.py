@@ -242,6 +242,7 @@ SENTENCE_TRANSFORMERS = Runtime(
     "Sentence-Transformers",
     refusal=stock_refusal,
     script=SCRIPT,
+    opening=lambda folder, parity: f'SentenceTransformer("{folder}")',
     write=write_stock,
     reads_stock=True,
     files=("modules.json",),

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from embrew.encoder import Encoder
 from embrew.runtimes.reference import Parity
@@ -127,11 +128,17 @@ def _options(out: Path, parity: Parity) -> dict[str, Option]:
     return {"reading": read_as_tei(out), "prompts": prompts}
 
 
+def _opening(folder: Path, parity: Parity) -> str:
+    dtype = "float16" if read_json(folder / "config.json")["model_type"] in ON_CUDA else "float32"
+    return f"text-embeddings-router --model-id {quote(str(folder))} --dtype {dtype}"
+
+
 TEI = Runtime(
     "tei",
     f"Text Embeddings Inference {VERSION}",
     refusal=refused_by_tei,
     script=SCRIPT,
+    opening=_opening,
     options=_options,
     simulated=VERSION,
     caution=caution_on_tei,

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from embrew.encoder import Encoder
 from embrew.runtimes.reference import Parity
@@ -96,6 +97,7 @@ VLLM = Runtime(
     f"vLLM {VERSION}",
     refusal=refused_by_vllm,
     script=SCRIPT,
+    opening=lambda folder, parity: f"vllm serve {quote(str(folder))} --dtype float32",
     options=_options,
     simulated=VERSION,
     reads_stock=True,

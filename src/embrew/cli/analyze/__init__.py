@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from embrew.cli import completion
 from embrew.cli.analyze.cost import cost, demonstrations
 from embrew.cli.analyze.domain import domain
 from embrew.cli.analyze.kinds import Outcome, efficiency, memory, sink, spectrum, surface, truncation, uniformity
-from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import out, print_json, print_line, wants_json
+from embrew.cli.console import Record, print_line, print_table
 from embrew.cli.options import command, options_of
 from embrew.extras import import_extra
+from embrew.files.formats import versions
 
 app = typer.Typer(no_args_is_help=True)
 Models = Annotated[
@@ -53,10 +50,8 @@ def _add(kind: Callable[..., Outcome]) -> None:
         output: OutputFolder = None,
         picture: Picture = "png",
         overwrite: Overwrite = False,
-        as_json: AsJson = False,
-        quiet: Quiet = False,
         **options: Any,
-    ) -> None:
+    ) -> Record:
         name = kind.__name__
         chosen = {key: value for key, value in options.items() if _is_given(context, key)}
         twice = next((model for model in models if models.count(model) > 1), None)
@@ -70,10 +65,13 @@ def _add(kind: Callable[..., Outcome]) -> None:
             import_extra("matplotlib", "plots", "the picture in --output")
         outcome = kind(models, **chosen)
         show(outcome)
-        write(name, outcome, chosen, files, overwrite=overwrite)
+        document = {"analysis": name, **chosen, **outcome.settings, "versions": versions(), "models": outcome.models}
+        if files:
+            write(document, outcome, files, overwrite=overwrite)
+        return document
 
     analyze.__doc__ = kind.__doc__
-    command(app, kind.__name__)(analyze)
+    command(app, kind.__name__, quiet=True)(analyze)
 
 
 def _is_given(context: typer.Context, name: str) -> bool:
@@ -84,13 +82,9 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 def show(outcome: Outcome) -> None:
     """Print the table and the sentences."""
-    columns = list(dict.fromkeys(name for row in outcome.table for name in row))
-    table = Table(box=None, pad_edge=False, title=outcome.title)
-    for i, name in enumerate(columns):
-        table.add_column(name, style="bold" if not i else "", justify="left" if not i else "right")
-    for row in outcome.table:
-        table.add_row(*(Text(cell(row.get(name))) for name in columns))
-    out().print(table)
+    names = list(dict.fromkeys(name for row in outcome.table for name in row))
+    rows = [[cell(row.get(name)) for name in names] for row in outcome.table]
+    print_table(names, rows, left=names[:1], bold=names[:1], wraps=names, title=outcome.title)
     for line in outcome.lines:
         print_line(line)
 
@@ -102,25 +96,16 @@ def cell(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
-def write(kind: str, outcome: Outcome, options: Mapping[str, Any], files: Sequence[Path], *, overwrite: bool) -> None:
-    """Write the figures of all models to files, if there are any, and to stdout, if --json is given."""
-    if not files and not wants_json():
-        return
-    from embrew.files.formats import versions
+def write(document: Record, outcome: Outcome, files: Sequence[Path], *, overwrite: bool) -> None:
+    """Write the figures of all models to a JSON file, a CSV file and a picture."""
     from embrew.files.writing import atomic_path, write_json
 
-    document = {"analysis": kind, **options, **outcome.settings, "versions": versions(), "models": outcome.models}
-    print_json(document)
-    if not files:
-        return
     files[0].parent.mkdir(parents=True, exist_ok=True)
     write_json(files[0], document, overwrite=overwrite)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in outcome.rows for key in row)))
-    writer.writeheader()
-    writer.writerows(outcome.rows)
-    with atomic_path(files[1]) as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8")
+    with atomic_path(files[1]) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in outcome.rows for key in row)))
+        writer.writeheader()
+        writer.writerows(outcome.rows)
     if outcome.plot is not None:
         outcome.plot(files[2])
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from embrew.cli.analyze.kinds import Data, Outcome, Record, Seed, flat, measure_all, only
+from embrew.cli.analyze.kinds import Data, Outcome, Seed, flat, measure_all, only
 from embrew.cli.arguments import Columns, Count, ModelPooling, columns_of
+from embrew.cli.console import Record
 
 if TYPE_CHECKING:
     from embrew.analysis.domain_knowledge import Figures, Sample

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from embrew.cli import completion
 from embrew.cli.arguments import Count, Suite, read_numbers
-from embrew.cli.console import loading
+from embrew.cli.console import Record, loading
 from embrew.cli.options import options_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Data = Annotated[Sequence[str], typer.Option("--data", "-d")]
 Seed = Annotated[int, typer.Option(min=0)]
 PromptNames = Annotated[Sequence[str], typer.Option(autocompletion=completion.contexts)]
 
-Record = dict[str, Any]  # values by name: an entry of a JSON file, or a row of a table
+Measured = TypeVar("Measured")
 DEPTHS = (0.25, 0.5, 0.75, 1.0)  # layers 8, 16, 24 and 32 of 32, those of EPIC's Table 9
 
 
@@ -58,8 +58,8 @@ class Outcome:
 
 
 def measure_all(
-    models: Sequence[str], measure: Callable[[Any], Any], opener: Callable[[str], Any] | None = None
-) -> Iterator[tuple[Record, Any]]:
+    models: Sequence[str], measure: Callable[[Any], Measured], opener: Callable[[str], Any] | None = None
+) -> Iterator[tuple[Record, Measured]]:
     """Measure models one after the other; yield name and hash of each with its result. Errors begin with the name."""
     from embrew.opening import open_model
     from embrew.text_encoder import model_hash
@@ -74,7 +74,7 @@ def measure_all(
         yield {"model": name, "model_hash": model_hash(encoder)}, result
 
 
-def flat(entry: Mapping[str, Any]) -> Record:
+def flat(entry: Record) -> Record:
     """Return the single values of an entry, those of mappings by both names."""
     row: Record = {}
     for name, value in entry.items():
@@ -97,7 +97,7 @@ def texts_of(
     max_texts: int | None = None,
     seed: int = 42,
     batch_tokens: int | None = None,
-) -> tuple[Texts, dict[str, Any]]:
+) -> tuple[Texts, Record]:
     """Return the texts of --data, and keywords of functions that encode them.
 
     Args:
@@ -124,25 +124,29 @@ reading_options = options_of(
 
 
 def one_row_each(
-    models: Sequence[str], texts: Texts, measure: Callable[[Any], tuple[Any, Any]], columns: dict[str, str], plot: Any
+    models: Sequence[str],
+    texts: Texts,
+    measure: Callable[[Any], tuple[Record, Any]],
+    columns: dict[str, str],
+    plot: Callable[..., None],
 ) -> Outcome:
     """Return an outcome with one row per model.
 
     Args:
         models: their names.
         texts: the texts that are analysed.
-        measure: returns of an encoder its figures for the JSON file, and what `plot` takes beside the name.
+        measure: returns of an encoder its figures for the JSON file, and those that `plot` takes.
         columns: names of figures, and their heads in the printed table.
-        plot: draws a list of names with what `measure` returned.
+        plot: draws a list of pairs of a name and such figures.
     """
-    drawn: list[tuple[Any, ...]] = []
+    drawn: list[tuple[str, Any]] = []
     outcome = Outcome(partial(plot, drawn), {"texts_sha256": texts.sha256})
-    for entry, (figures, plot_values) in measure_all(models, measure):
+    for entry, (figures, drawn_figures) in measure_all(models, measure):
         row = flat({**entry, **figures})
         outcome.models.append({**entry, **figures})
         outcome.rows.append(row)
         outcome.table.append({"model": row["model"], **{head: row[name] for name, head in columns.items()}})
-        drawn.append((entry["model"], *plot_values))
+        drawn.append((entry["model"], drawn_figures))
     return outcome
 
 
@@ -155,13 +159,13 @@ def spectrum(models: Sequence[str], *, threshold: float = 1e-2, **reading: Any) 
     """
     from embrew.analysis.input_texts import unnormalised, vectors_of
     from embrew.analysis.plots import plot_spectra
-    from embrew.analysis.spectrum import spectrum_of
+    from embrew.analysis.spectrum import Spectrum, spectrum_of
 
     texts, options = texts_of(**reading)
 
-    def measure(encoder: Encoder | SentenceTransformer) -> Any:
+    def measure(encoder: Encoder | SentenceTransformer) -> tuple[Record, Spectrum]:
         result = spectrum_of(vectors_of(unnormalised(encoder), texts.texts, **options), threshold=threshold)
-        return {**result.summary(), "singular_values": result.singular_values.tolist()}, [result]
+        return {**result.summary(), "singular_values": result.singular_values.tolist()}, result
 
     columns = {"texts": "texts", "dimensions": "dimensions", "effective_dimensions": f"σ > {threshold:g} σ₁"}
     columns |= {f"energy_dimensions.{share}": f"{float(share):.0%}" for share in ("0.9", "0.95", "0.99")}
@@ -181,10 +185,10 @@ def memory(models: Sequence[str], *, threshold: float = 0.9, **reading: Any) -> 
 
     texts, options, seed = *texts_of(**reading), reading.get("seed", 42)
 
-    def measure(encoder: Encoder) -> Any:
+    def measure(encoder: Encoder) -> tuple[Record, MemoryTokens]:
         tokens = MemoryTokens(memory_similarity(encoder, texts.texts, **options), threshold, seed)
         figures = {"texts": len(texts.texts), **tokens.summary()}
-        return {**figures, "similarity": tokens.similarity.tolist()}, [tokens]
+        return {**figures, "similarity": tokens.similarity.tolist()}, tokens
 
     columns = {"texts": "texts", "k": "k", "k_eff": f"effective at {threshold:g}"}
     columns |= {"mean_cosine": "mean cosine", "lowest_cosine": "lowest", "highest_cosine": "highest"}
@@ -200,7 +204,7 @@ def uniformity(models: Sequence[str], *, threshold: float = 4.0, **reading: Any)
     """
     from embrew.analysis.input_texts import find_split
     from embrew.analysis.plots import plot_alignment_uniformity
-    from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
+    from embrew.analysis.uniformity import AlignmentUniformity, alignment_uniformity, positive_pairs
     from embrew.data import load
 
     folder = only(reading["data"])
@@ -209,9 +213,9 @@ def uniformity(models: Sequence[str], *, threshold: float = 4.0, **reading: Any)
     texts, options = texts_of(**reading)
     del options["side"]
 
-    def measure(encoder: TextEncoder) -> Any:
+    def measure(encoder: TextEncoder) -> tuple[Record, AlignmentUniformity]:
         point = alignment_uniformity(encoder, positives, texts.texts, **options)
-        return vars(point), [point]
+        return vars(point), point
 
     columns = {name: name for name in ("alignment", "uniformity", "positives", "texts")}
     return one_row_each(models, texts, measure, columns, plot_alignment_uniformity)
@@ -227,19 +231,18 @@ def truncation(models: Sequence[str], *, dims: str | None = None, **reading: Any
     """
     from embrew.analysis.input_texts import vectors_of
     from embrew.analysis.plots import plot_truncations
-    from embrew.analysis.surface import truncation_of
+    from embrew.analysis.surface import Truncation, truncation_of
 
     texts, options = texts_of(**{"max_texts": 3000, **reading})
     chosen = read_numbers(dims) if dims else []
     if len(chosen) > 1:
         raise ValueError(f"--dims {dims}; analyze truncation takes one number of dimensions")
 
-    def measure(encoder: TextEncoder) -> Any:
+    def measure(encoder: TextEncoder) -> tuple[Record, Truncation]:
         vectors = vectors_of(encoder, texts.texts, **options)
-        plane = truncation_of(
-            vectors, chosen[0] if chosen else min(128, vectors.shape[1] // 2), seed=reading.get("seed", 42)
-        )
-        return plane.summary(), [plane]
+        dim = chosen[0] if chosen else min(128, vectors.shape[1] // 2)
+        plane = truncation_of(vectors, dim, seed=reading.get("seed", 42))
+        return plane.summary(), plane
 
     columns = {"dim": "dimensions", "texts": "texts", "distance": "mean distance"}
     columns |= {"distance_share": "share of that between texts"}
@@ -346,20 +349,21 @@ def tasks_of(data: Sequence[str], suite: str | None, split: str | None, *, choos
     from embrew.evaluation.dev import dev_task
     from embrew.evaluation.suites import read_tasks
 
+    tasks: list[Task] = []
     if choosing and suite is None and split is None:
         try:
-            tasks: list[Any] = [dev_task(folder) for folder in data]
+            tasks = [dev_task(folder) for folder in data]
         except ValueError as error:
             raise ValueError(
                 f"--pick needs a dev split: {error}. To pick on the test split anyway, give --split test"
             ) from None
     else:
-        tasks = list(read_tasks(suite, data, split=split)[0])
+        for task in read_tasks(suite, data, split=split)[0]:
+            if not isinstance(task, Task):
+                raise ValueError(f"{task.name}: tasks of MTEB are not supported here; give --data")
+            tasks.append(task)
     if not tasks:
         raise ValueError("nothing to evaluate on; give --data DIR or --suite NAME")
-    for task in tasks:
-        if not isinstance(task, Task):
-            raise ValueError(f"{task.name}: tasks of MTEB are not supported here; give --data")
     return tasks
 
 

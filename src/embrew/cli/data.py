@@ -1,4 +1,4 @@
-"""`embrew data fetch`: data sets of the Hub as folders, for training and for evaluation without a network."""
+"""`embrew data`: download data sets, mine hard negatives, show training data, count texts of evaluation sets in it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embrew.cli import completion
-from embrew.cli.console import print_line
+from embrew.cli.arguments import Overrides, RecipeName
+from embrew.cli.console import Record, print_line
+from embrew.cli.data_mine import mine
+from embrew.cli.data_show import show
+from embrew.cli.options import command
 
 if TYPE_CHECKING:
     from embrew.data.sets import FileSet, HubSet
 
+app = typer.Typer(no_args_is_help=True)
 
+
+@app.callback()
+def _group() -> None:
+    """Show training data as the model sees it, mine hard negatives, download test data."""
+
+
+@command(app)
 def fetch(
     names: Annotated[list[str], typer.Argument(autocompletion=completion.fetchable)], *, to: Path = Path("data")
 ) -> None:
@@ -73,3 +85,31 @@ def _fetch_suite(suite: str, to: Path) -> None:
     if local:
         print_line(f"not downloaded, provide these folders yourself: {', '.join(local)}")
     print_line(f"on another machine: embrew evaluate MODEL --suite {quote(suite)} --data {quote(str(to))}")
+
+
+command(app, quiet=True)(mine)
+command(app)(show)
+
+
+@command(app)
+def overlap(recipe: RecipeName, overrides: Overrides = None) -> Record:
+    """Count the training rows that hold a text of the recipe's dev and guard sets; training logs the same counts."""
+    from embrew.data.reading import public_name
+    from embrew.evaluation.dev import dev_sets
+    from embrew.evaluation.overlap import count_overlaps, hash_texts, overlap_lines
+    from embrew.recipe import build
+
+    loaded = build.load_recipe(recipe, overrides or ())
+    if not loaded.stages or loaded.evaluation is None:
+        raise ValueError(f"{recipe} has no {'evaluation' if loaded.stages else 'stages'}; overlap needs both")
+    evaluation_texts = hash_texts(dev_sets(loaded.evaluation.dev, loaded.evaluation.guard).texts())
+    entries = []
+    for stage in loaded.stages:
+        for config in stage.datasets:
+            rows = build.rows(config, build.objective(stage.objective), max_rows=config.max_rows)
+            name = ", ".join(public_name(path)[0] for path in config.paths)
+            counts = count_overlaps(rows, evaluation_texts)
+            for line in overlap_lines(name, len(rows), counts):
+                print_line(f"{stage.name}: {line}")
+            entries.append({"stage": stage.name, "data": name, "rows": len(rows), "overlap": counts})
+    return {"recipe": recipe, "data": entries}

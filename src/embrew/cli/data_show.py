@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Overrides, RecipeName
-from embrew.cli.console import out, print_json
+from embrew.cli.arguments import Overrides, RecipeName
+from embrew.cli.console import Record, out, print_line
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -45,7 +44,7 @@ class Column(NamedTuple):
     limit: int
 
 
-def show(recipe: RecipeName, overrides: Overrides = None, *, as_json: AsJson = False) -> None:
+def show(recipe: RecipeName, overrides: Overrides = None) -> Record:
     """Show, for each stage, three rows as they were read and one example of each column as tokens."""
     from embrew.recipe import build
 
@@ -53,29 +52,29 @@ def show(recipe: RecipeName, overrides: Overrides = None, *, as_json: AsJson = F
     if not loaded.stages:
         raise ValueError(f"{recipe} has no stages, so it has no training data to show")
     encoder = build.encoder(loaded)
-    console, stages = out(), []
+    stages = []
     for stage in loaded.stages:
-        console.rule(f"[bold]{stage.name}[/] ({stage.objective['type']})", align="left")
+        out().rule(f"[bold]{stage.name}[/] ({stage.objective['type']})", align="left")
         objective, entries = build.objective(stage.objective), []
         for config in stage.datasets:
             sample = build.rows(config, objective, max_rows=min(SAMPLE, config.max_rows or SAMPLE))
-            entries.append(_show(console, encoder, sample, config))
+            entries.append(_show(encoder, sample, config))
         stages.append({"stage": stage.name, "objective": stage.objective["type"], "data": entries})
     mode, over = loaded.encoder.pooling.mode, loaded.encoder.pooling.over
-    console.print(f"attention  {PATTERNS[loaded.encoder.attention]}")
-    console.print(f"pooling    {mode} over {over}; pooled positions are underlined")
-    print_json({"attention": loaded.encoder.attention, "pooling": {"mode": mode, "over": over}, "stages": stages})
+    print_line(f"attention  {PATTERNS[loaded.encoder.attention]}")
+    print_line(f"pooling    {mode} over {over}; pooled positions are underlined")
+    return {"attention": loaded.encoder.attention, "pooling": {"mode": mode, "over": over}, "stages": stages}
 
 
-def _show(console: Console, encoder: Encoder, rows: Dataset, config: DataConfig) -> dict[str, Any]:
+def _show(encoder: Encoder, rows: Dataset, config: DataConfig) -> Record:
     """Print a data set and return what is printed, without the tokens."""
     from embrew import data
 
     description = data.describe(rows)
     paths = config.path if isinstance(config.path, str) else ", ".join(config.path)
-    console.print(Text(f"{paths}  {description['columns']}", style="bold"))
+    out().print(Text(f"{paths}  {description['columns']}", style="bold"))
     for number, example in enumerate(description["examples"], start=1):
-        console.print(Padding(Text(f"{number}. {data.row_text(example)}"), (0, 0, 0, 2)))
+        out().print(Padding(Text(f"{number}. {data.row_text(example)}"), (0, 0, 0, 2)))
     lengths = []
     for column in columns(list(rows), encoder):
         encoded = encoder.template.rows(column.texts, instruction=column.instructions)
@@ -83,29 +82,27 @@ def _show(console: Console, encoder: Encoder, rows: Dataset, config: DataConfig)
         share = sum(length > column.limit for length in tokens) / len(tokens)
         lengths.append({"column": column.name, "longest": max(tokens), "limit": column.limit, "truncated": share})
         counted = f"{column.name}: up to {max(tokens)} tokens; {share:.1%} of {len(tokens)} texts exceed {column.limit}"
-        console.print(Text(counted + (" and are truncated" if share else ""), style="yellow" if share else "dim"))
+        out().print(Text(counted + (" and are truncated" if share else ""), style="yellow" if share else "dim"))
         for line in token_lines(encoder, column):
-            console.print(Padding(line, (0, 0, 0, 2)))
+            out().print(Padding(line, (0, 0, 0, 2)))
     if config.max_tokens:
-        console.print(Text(f"texts with more than {config.max_tokens} tokens are left out in training", style="dim"))
-    console.print()
+        out().print(Text(f"texts with more than {config.max_tokens} tokens are left out in training", style="dim"))
+    print_line()
     return {"path": config.path, "tokens": lengths, "max_tokens": config.max_tokens, **description}
 
 
-def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
+def columns(rows: Sequence[Record], encoder: Encoder) -> list[Column]:
     """Return the text columns of canonical rows, in the order in which they are encoded."""
     if "text" in rows[0]:
-        texts = [row["text"] for row in rows]
-        return [Column("text", texts, [""] * len(texts), encoder.max_seq_length)]
+        return [Column("text", [row["text"] for row in rows], [""] * len(rows), encoder.max_seq_length)]
     prompts = [row["instruction"] if row["instruction"] is not None else encoder.prompts["query"] for row in rows]
-    columns = [Column("query", [row["query"] for row in rows], prompts, encoder.max_length["query"])]
-    negatives = [negative for row in rows for negative in row["negatives"]]
-    for name, texts in (("positive", [row["positive"] for row in rows]), ("negatives", negatives)):
-        if texts:
-            columns.append(
-                Column(name, texts, [encoder.prompts["document"]] * len(texts), encoder.max_length["document"])
-            )
-    return columns
+    query = Column("query", [row["query"] for row in rows], prompts, encoder.max_length["query"])
+    sides = {
+        "positive": [row["positive"] for row in rows],
+        "negatives": [negative for row in rows for negative in row["negatives"]],
+    }
+    prompt, limit = encoder.prompts["document"], encoder.max_length["document"]
+    return [query, *(Column(name, texts, [prompt] * len(texts), limit) for name, texts in sides.items() if texts)]
 
 
 def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
@@ -117,23 +114,17 @@ def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
     pooled = (pooling_weights(encoder.pooling, tokens)[0] > 0).tolist()
     ids, segments = tokens.input_ids[0].tolist(), tokens.segment_ids[0].tolist()
     for segment, run in groupby(range(len(ids)), key=lambda position: segments[position]):
-        positions = list(run)
-        name = Segment(segment).name
-        line = Text()
-        line.append(f"{name:<6} {len(positions):>4}  ", style="bold")
-        hidden = len(positions) - HEAD - TAIL
-        for order, position in enumerate(positions):
-            if hidden > 0 and HEAD <= order < HEAD + hidden:
-                if order == HEAD:
-                    line.append(f"… {hidden} more … ", style="dim")
-                continue
+        positions, name = list(run), Segment(segment).name
+        words: list[str | tuple[str, str]] = []
+        for position in positions:
             style = STYLES.get(name, "") + (" underline" if pooled[position] else "")
-            line.append(token_text(encoder, ids[position]), style=style)
-            line.append(" ")
+            words += [(token_text(encoder, ids[position]), style), " "]
+        hidden = len(positions) - HEAD - TAIL
+        if hidden > 0:
+            words[2 * HEAD : -2 * TAIL] = [(f"… {hidden} more … ", "dim")]
         count = sum(pooled[position] for position in positions)
-        if count:
-            line.append(f"← {'all' if count == len(positions) else count} pooled", style="dim")
-        yield line
+        note = f"← {'all' if count == len(positions) else count} pooled" if count else ""
+        yield Text.assemble((f"{name:<6} {len(positions):>4}  ", "bold"), *words, (note, "dim"))
 
 
 def token_text(encoder: Encoder, token: int) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Columns, Count, Model, ModelPooling, Quiet, columns_of
-from embrew.cli.console import loading, out, print_json, print_line
+from embrew.cli.arguments import Columns, Count, Model, ModelPooling, columns_of
+from embrew.cli.console import Record, loading, out, print_line, print_table
+from embrew.cli.options import options_of
 from embrew.settings.validation import shortened
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ EXAMPLES = 20
 WIDTH = 110  # characters of a text
 
 
+@options_of("embrew.mining:mine", num_negatives=typer.Option(min=1), relative_margin=typer.Option(min=0, max=1))
 def mine(
     model: Model,
     pairs: str,
@@ -31,15 +32,12 @@ def mine(
     column: Columns = None,
     split: str = "train",
     max_rows: Count = None,
-    num_negatives: Annotated[int, typer.Option(min=1)] = 5,
-    relative_margin: Annotated[float, typer.Option(min=0, max=1)] = 0.05,
     pooling: ModelPooling = None,
     seed: int = 42,
     dry_run: bool = False,
     overwrite: bool = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+    **options: Any,
+) -> Record:
     """Find hard negatives for pairs, show up to 20 pairs with similarities, and write all of them.
 
     Args:
@@ -69,13 +67,7 @@ def mine(
 
     rows = load(pairs, kind="pairs", split=split, columns=columns, max_rows=max_rows, shuffle_seed=seed)
     documents = [document.content for document in read_documents(corpus)] if corpus else None
-    mined = find(
-        open_model(model, pooling=pooling),
-        rows,
-        corpus=documents,
-        num_negatives=num_negatives,
-        relative_margin=relative_margin,
-    )
+    mined = find(open_model(model, pooling=pooling), rows, corpus=documents, **options)
     examples = random.Random(seed).sample(mined.rows, min(EXAMPLES, len(mined.rows)))
     _show(examples, mined)
     counts = {
@@ -89,7 +81,7 @@ def mine(
         f"{counts['negatives']:,} negatives for {counts['pairs']:,} pairs; {mined.pairs_without:,} pairs have none and "
         f"are left out{'; nothing written' if dry_run else f': {output}'}",
     )
-    print_json({**counts, "output": None if dry_run else str(output), "examples": examples})
+    return {**counts, "output": None if dry_run else str(output), "examples": examples}
 
 
 def _show(pairs: Sequence[Mapping[str, Any]], mined: Mined) -> None:
@@ -102,18 +94,19 @@ def _show(pairs: Sequence[Mapping[str, Any]], mined: Mined) -> None:
         ):
             line = f"  {kind} {score:.3f}  {shortened(' '.join(text.split()), WIDTH)}"
             console.print(Text(line, style="green" if kind == "+" else "red"), no_wrap=True)
-    console.print(_histogram(*mined.scores()))
+    _show_histogram(*mined.scores())
 
 
-def _histogram(positive: Sequence[float], negative: Sequence[float], *, bins: int = 12, width: int = 30) -> Table:
-    """Return a histogram of similarities: shares of the positives, and of the negatives."""
+def _show_histogram(positive: Sequence[float], negative: Sequence[float], *, bins: int = 12, width: int = 30) -> None:
+    """Print a histogram of similarities: shares of the positives, and of the negatives."""
     import numpy as np
 
     edges = np.linspace(min(*positive, *negative), max(*positive, *negative), bins + 1)
     shares = [np.histogram(scores, edges)[0] / len(scores) for scores in (positive, negative)]
-    table = Table("similarity", "positives", "negatives", box=None, title="share of the pairs by similarity")
     longest = max(float(share.max()) for share in shares)
+    rows = []
     for low, high, *both in zip(edges, edges[1:], *shares, strict=False):
         bars = ["█" * round(width * share / longest) + f" {share:.0%}" for share in both]
-        table.add_row(f"{low:.2f} to {high:.2f}", Text(bars[0], style="green"), Text(bars[1], style="red"))
-    return table
+        rows.append((f"{low:.2f} to {high:.2f}", Text(bars[0], "green"), Text(bars[1], "red")))
+    names = ("similarity", "positives", "negatives")
+    print_table(names, rows, left=names, title="share of the pairs by similarity")
