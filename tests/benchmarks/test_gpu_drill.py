@@ -1,7 +1,5 @@
 """The GPU drill's own logic, on a CPU: every method trains, and each line has its figures."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys
@@ -19,7 +17,7 @@ FIVE = ["LLM2Comp", "ESE", "AutoRegEmbed", "LBR", "EPIC"]
 pytestmark = pytest.mark.slow  # a script for people with a GPU
 
 
-def test_lines_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_methods(capsys):
     methods = [*FIVE, gpu_drill.CONTRAST]
     assert list(gpu_drill.METHODS) == methods
     gpu_drill.drill(argparse.Namespace(model="nano", device="cpu", steps=2, batch=4))
@@ -32,6 +30,6 @@ def test_lines_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so() -> None:
+def test_without_a_gpu_it_says_so():
     done = subprocess.run([sys.executable, str(SCRIPT), "nano"], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "torch sees no GPU; to try the script: nano --device cpu" in done.stderr

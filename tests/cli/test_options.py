@@ -30,7 +30,7 @@ def invoke(function: Any, *arguments: str) -> Any:
     return CliRunner().invoke(small, ["one", *arguments], env={"COLUMNS": "120"}, catch_exceptions=False)
 
 
-def test_a_docstring_is_read() -> None:
+def test_a_docstring_is_read():
     text, entries = read_docstring(
         """First line.
 
@@ -51,7 +51,7 @@ def test_a_docstring_is_read() -> None:
     assert read_docstring(None) == ("", {})
 
 
-def test_positional_parameters_are_arguments_and_the_others_options() -> None:
+def test_positional_parameters_are_arguments_and_the_others_options():
     calls = []
 
     def copy(
@@ -85,7 +85,7 @@ def test_positional_parameters_are_arguments_and_the_others_options() -> None:
     assert invoke(copy).exit_code == 2
 
 
-def test_options_of_a_function_reach_the_command_if_they_are_given() -> None:
+def test_options_of_a_function_reach_the_command_if_they_are_given():
     calls = []
 
     def kind(models: Any, *, data: Annotated[str, typer.Option("-d")], size: int | None = None, seed: int = 42) -> None:
@@ -112,7 +112,7 @@ def test_options_of_a_function_reach_the_command_if_they_are_given() -> None:
 @pytest.mark.parametrize(
     ("verb", "module", "name"), [(encode.encode, "corpus.job", "Job"), (serve.serve, "serving.settings", "Settings")]
 )
-def test_what_is_read_from_source_is_what_the_module_has(verb: Any, module: str, name: str) -> None:
+def test_what_is_read_from_source_is_what_the_module_has(verb, module, name):
     """Types and defaults, also those that are names of constants or of types, here or in another module."""
     fields = {field.name: field for field in dataclasses.fields(getattr(import_module(f"embrew.{module}"), name))}
     options = [option for option in inspect.signature(verb).parameters.values() if option.name in fields]
@@ -121,13 +121,13 @@ def test_what_is_read_from_source_is_what_the_module_has(verb: Any, module: str,
         assert option.default == (fields[option.name].default if option.name != "model" else inspect.Parameter.empty)
 
 
-def test_a_name_that_is_not_there_is_an_error() -> None:
+def test_a_name_that_is_not_there_is_an_error():
     with pytest.raises(KeyError, match="no_such"):
         options_of("embrew.corpus.job:Job", "no_such")(other)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_parameter_has_a_help_text(name: str) -> None:
+def test_every_parameter_has_a_help_text(name):
     """A sentence of its own, which begins with a capital letter or a name, and ends."""
     assert COMMANDS[name].help
     for parameter in COMMANDS[name].params:

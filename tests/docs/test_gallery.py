@@ -1,7 +1,5 @@
 """The gallery: its pictures are there, small, and come from the commands above them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -14,7 +12,7 @@ PICTURE = re.compile(r"!\[[^\]]+\]\(([^)]+)\)")
 LIMIT = 2_000_000  # bytes of all pictures
 
 
-def test_pictures_are_there_and_small() -> None:
+def test_pictures_are_there_and_small():
     named = [ROOT / "docs" / name for section in SECTIONS for name in PICTURE.findall(section)]
     assert len(named) >= 11 and [path for path in named if not path.is_file()] == []
     assert sum(path.stat().st_size for path in named) < LIMIT
@@ -23,7 +21,7 @@ def test_pictures_are_there_and_small() -> None:
 
 
 @pytest.mark.parametrize("section", SECTIONS[1:], ids=[section.splitlines()[0] for section in SECTIONS[1:]])
-def test_a_picture_has_its_command_above_it(section: str) -> None:
+def test_a_picture_has_its_command_above_it(section):
     """A command that names the file, or its folder; tests/docs/test_examples.py parses all commands."""
     (picture,) = PICTURE.findall(section)
     above = section.partition("![")[0]

@@ -1,7 +1,5 @@
 """An export with fewer layers and dimensions is stock, holds no further weights, and gives our vectors."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -89,20 +89,18 @@ def expected_outcome(name: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", decoders.NAMES)
-def test_vectors_are_those_of_the_library(name: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+def test_vectors_are_those_of_the_library(name, tokenizer, tmp_path):
     assert outcome(name, tmp_path, tokenizer) == expected_outcome(name)
 
 
-def test_the_documentation_has_the_lists() -> None:
+def test_the_documentation_has_the_lists():
     assert len(decoders.NAMES) > 150
     page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
     assert decoders.table() in page, "docs/families.md: put in what tests.decoders.table() returns"
 
 
 @pytest.mark.parametrize("name", ["falcon", "falcon-alibi"])
-def test_in_bfloat16_and_in_training(
-    name: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_bfloat16_and_in_training(name, tokenizer, tmp_path, monkeypatch):
     """Rows without padding, and the CPU kernel, are used only where the library's states stay."""
     monkeypatch.setattr(base_model, "supports_natively", lambda dtype, device: True)
     model = written(name, tmp_path, tokenizer)

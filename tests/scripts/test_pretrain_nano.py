@@ -33,7 +33,7 @@ def write(path: Path, rows: list[dict]) -> None:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path) -> Path:
     """The folders the script reads, with a few hundred documents."""
     folder = tmp_path / "data"
     tested = "This very sentence is in a test set."

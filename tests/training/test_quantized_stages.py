@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ def _library() -> None:
 
 
 @pytest.fixture
-def values(tokenizer: Any, tmp_path: Path) -> dict[str, Any]:
+def values(tokenizer, tmp_path) -> dict[str, Any]:
     """Compression, then contrastive training with gradient caching and activation checkpointing."""
     texts = [f"{a} {b} Part {i}." for i, a in enumerate(SENTENCES) for b in SENTENCES]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -61,9 +60,7 @@ def values(tokenizer: Any, tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def test_training_is_that_of_dequantised_layers(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_is_that_of_dequantised_layers(values, tmp_path, monkeypatch):
     """Teacher and student of compression are the quantised model, too."""
     values["encoder"]["dtype"] = "float32"
     values["encoder"]["lora"]["lora_dropout"] = 0.0
