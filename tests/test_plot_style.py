@@ -1,13 +1,8 @@
 """Colours of plots: each method has its own, and the series of one plot differ."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 from embrew.plot_style import CYCLE, METHODS, colours
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -38,15 +33,3 @@ def test_the_series_of_one_plot_differ():
     assert colours(names) == [CYCLE[1], llm2comp, llm2comp, CYCLE[2], ese]
     assert colours([str(i) for i in range(9)]) == [*CYCLE, *CYCLE[:2]]
     assert colours([]) == []
-
-
-def test_every_plot_is_drawn_in_this_style():
-    """Who draws with matplotlib uses `drawing`, and has no colours of its own."""
-    files = [path for folder in ("src", "benchmarks", "scripts") for path in (ROOT / folder).rglob("*.py")]
-    sources = {path.name: path.read_text(encoding="utf-8") for path in files if path.name != "plot_style.py"}
-    assert [name for name, text in sources.items() if re.search(r"import pyplot|matplotlib\.figure", text)] == [
-        "plots.py"
-    ]
-    drawn = {name: text for name, text in sources.items() if "with drawing(" in text}
-    assert drawn
-    assert [name for name, text in drawn.items() if re.search(r'"#[0-9a-fA-F]{3,8}"|"(?:tab|xkcd):|"C\d"', text)] == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,6 @@ from embrew.export.exporting import export_encoder
 from embrew.opening import open_model
 from embrew.recipe import build
 from embrew.training.stages import train
-from tests.distributed.launch import in_processes
 from tests.hard_texts import real_tokenizer_folder
 from tests.models import ENCODER_SIZES, GROUPED, SENTENCES, by_default
 
@@ -234,35 +231,6 @@ def test_trained_saved_reopened_and_exported(folder, how, tmp_path, forked):
     check_same(reopened, trained, 2e-6, texts=texts)
     export_encoder(reopened, tmp_path / "export")
     check_same(SentenceTransformer(str(tmp_path / "export"), device="cpu"), reopened, 1e-5, texts=texts)
-
-
-@pytest.mark.slow
-@dense
-def test_two_processes_mini_batches_and_bfloat16(folder, tmp_path):
-    """Without dropout, two processes and mini-batches train the encoder of one process; bfloat16 only rounds."""
-    folder = str(shutil.copytree(folder, tmp_path / "start"))
-    for file in Path(folder).rglob("config.json"):
-        values = json.loads(file.read_text())
-        off = {key: 0.0 for key in values if re.search("drop(out)?(_prob)?$|_pdrop$", key)}
-        file.write_text(json.dumps({**values, **off}))
-    recipe_of(folder, tmp_path, lora=HOW["lora"])
-    batch, training = "stages.contrast.batch", "stages.contrast.training"
-    cases: dict[str, tuple[int, list[str]]] = {
-        "one": (1, []),
-        "two processes": (2, []),
-        "mini-batches": (1, [f"{batch}.mini_batch_size=2"]),
-        "bfloat16": (1, [f"{training}.bf16=true"]),
-    }
-    found = {}
-    for name, (processes, changed) in cases.items():
-        words = [str(tmp_path / "recipe.yaml"), f"{batch}.size=4", *changed, "--output", str(tmp_path / name)]
-        in_processes(processes, "embrew", "train", *words, timeout=600)
-        trained = Encoder.from_pretrained(tmp_path / name / "contrast", dtype="as_trained")
-        found[name] = unit(trained.encode_query(not_empty(trained)))
-    before = Encoder.from_pretrained(folder)
-    assert np.abs(found["one"] - unit(before.encode_query(not_empty(before)))).max() > 1e-3
-    for name, most in {"two processes": 1e-5, "mini-batches": 1e-5, "bfloat16": 5e-2}.items():
-        assert np.abs(found[name] - found["one"]).max() < most, name
 
 
 @cls

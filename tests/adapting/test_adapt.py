@@ -287,13 +287,6 @@ def test_a_teacher(model_folder, tmp_path):
             adapt(model_folder("llama"), output=tmp_path / "none", method=method, teacher=teacher_name, **given)
 
 
-def test_several_processes_are_refused(tmp_path, monkeypatch):
-    _, pairs = write_data(tmp_path)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"2 processes; adapt runs in one.*accelerate launch -m embrew train"):
-        adapt("nano", pairs=pairs, output=tmp_path / "out")
-
-
 def test_killed_while_the_data_was_prepared(model_folder, tmp_path):
     """All that is in the output folder is what the killed call was writing; it is no other file."""
     out = tmp_path / "out"

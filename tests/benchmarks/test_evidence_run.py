@@ -88,6 +88,7 @@ def test_a_plan_in_parts(plan, monkeypatch):
     }
 
 
+@pytest.mark.slow
 def test_a_table_of_two_machines(plan, monkeypatch):
     """The table keeps the seed that ran elsewhere, with where that was; not with other settings, tasks or dtype."""
     with pytest.raises(FileNotFoundError):  # a part writes no table
@@ -146,6 +147,7 @@ def test_what_is_finished_is_the_plans(plan, monkeypatch):
     assert run(plan, monkeypatch, "--finished")["missing"] == ["A: compress (seed 1)"]
 
 
+@pytest.mark.slow
 def test_a_stage_of_another_plan_is_taken_over_and_its_scores_are_not(plan, monkeypatch):
     """The other plan's suite has a task of the same name, and other rows."""
     run(plan, monkeypatch)

@@ -1,4 +1,3 @@
-import subprocess
 import sys
 import types
 
@@ -9,7 +8,6 @@ import embrew
 import embrew.planning.plan  # before a module stands in for embrew.training
 import embrew.report.untrained  # before one stands in for embrew.opening
 from embrew.cli import app
-from embrew.model.batching import CPU_TOKENS, GPU_TOKENS
 
 
 def run(*arguments, **options):
@@ -247,22 +245,6 @@ def test_help_fits_one_screen_and_names_every_verb():
     for verb in f"{verbs} context recipe data".split():
         assert verb in result.stdout
     assert len(result.stdout.splitlines()) <= 40
-
-
-def test_evaluate_names_the_size_of_a_batch_as_encode_does():
-    """Of an encoder with `batch_tokens`; on this machine a CPU's."""
-    for verb in ("evaluate", "encode"):
-        words = " ".join(run(verb, "--help").stdout.replace("│", " ").split())
-        assert f"{GPU_TOKENS}, on a CPU {CPU_TOKENS}" in words, verb
-
-
-def test_python_m_embrew():
-    done = subprocess.run(
-        [sys.executable, "-m", "embrew", "recipe", "copy", "no-such"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: no recipe named 'no-such'")
-    assert "Traceback" not in done.stderr
 
 
 def test_log_lines_are_one_line_each_and_warnings_say_so(tmp_path, fake_stages):

@@ -138,11 +138,8 @@ def inputs(model_folder, tmp_path_factory) -> Path:
 
 
 WRITING = set(VERBS) - {"diff", "plan", "plan --texts", "runs", "parity", "context add", "data show"}
-COSTLY = ("adapt", "train", "train --from", "into-space", "export", "merge", "average", "analyze", "parity")
 RUNS = [
-    pytest.param(verb, first, marks=[] if first in ((0,) if verb in COSTLY else (0, 15)) else pytest.mark.slow)
-    for verb in VERBS
-    for first in range(len(NAMES))
+    pytest.param(verb, first, marks=pytest.mark.slow if first else []) for verb in VERBS for first in range(len(NAMES))
 ]
 
 

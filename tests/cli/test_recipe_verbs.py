@@ -89,14 +89,6 @@ def test_check_finds_what_the_objective_and_the_trainer_do_not_know(override, me
     assert message in result.stderr
 
 
-@pytest.mark.parametrize("verb", ["show", "check", "copy"])
-def test_unknown_recipes_are_refused_by_every_verb(verb):
-    result = run("recipe", verb, "llm2comp/nanno")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("error: no recipe named 'llm2comp/nanno'")
-    assert "did you mean 'llm2comp/nano'" in result.stderr
-
-
 def test_schema_is_json_and_knows_the_recipe():
     result = run("recipe", "schema")
     assert result.exit_code == 0

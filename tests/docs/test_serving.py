@@ -153,21 +153,6 @@ def client(address) -> Any:
 
 
 @pytest.mark.slow
-def test_openai(client):
-    texts = ["how do I reset the counter?", "where is the manual?"]
-    found, right = (
-        client("openai"),
-        Encoder.from_pretrained("nano", pooling="mean").encode_query(texts, truncate_dim=128, num_layers=4),
-    )
-    assert np.abs(np.array(found["vectors"]) - right).max() < 1e-5
-    create, asked = found["client"].embeddings.create, {"precision": "ubinary", "num_layers": 4}
-    numbers = create(model="nano", input=texts, dimensions=128, encoding_format="float", extra_body=asked)
-    assert (np.array([item.embedding for item in numbers.data]) == np.packbits(right > 0, axis=1)).all()
-    with pytest.raises(Exception, match="set encoding_format to float"):
-        create(model="nano", input=texts, dimensions=128, extra_body=asked)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["langchain_openai", "llama_index"])
 def test_frameworks(name, client):
     found, encoder = client(name), Encoder.from_pretrained("nano", pooling="mean")

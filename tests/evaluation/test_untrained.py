@@ -189,14 +189,6 @@ def test_tables_name_the_pooling(bare, data, tmp_path):
     assert f"base ({chosen})" in run("table", f"base={tmp_path / 'results'}").stdout
 
 
-@pytest.mark.slow
-def test_compare_names_the_pooling(bare, data, tmp_path):
-    page = tmp_path / "page.html"
-    done = run("compare", f"base={bare}", "baselines/last-token", "-d", data, "--output", page, "--json")
-    (chosen,) = {row["model"] for row in json.loads(done.stdout)["cost"]["models"]} - {"last-token"}
-    assert chosen.startswith("base (") and chosen in page.read_text() and chosen in page.with_suffix(".csv").read_text()
-
-
 def test_dev_splits_are_read_in_part(tmp_path, bag_of_words):
     write_rows(tmp_path / "many" / "dev.jsonl", pairs(ROWS + 50, 4))
     write_rows(tmp_path / "many" / "test.jsonl", pairs(5, 5))

@@ -17,7 +17,7 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.fresh_process import verify_runtime
 from embrew.runtimes import onnx as target
-from tests.conftest import ENCODER_FAMILIES, SENTENCES
+from tests.conftest import SENTENCES
 from tests.hard_texts import HARD_TEXTS, REAL_TOKENIZERS, real_tokenizer_folder
 from tests.journeys import tiny_encoder, tiny_lm
 
@@ -148,12 +148,6 @@ def compare(encoder: Encoder, folder: Path, *, allowed: float = 1e-5, **options:
     export_encoder(encoder, folder, runtimes=["onnx"], **options)
     texts = [text for text in (*TEXTS, *HARD_TEXTS) if text]
     assert np.abs(OnnxRuntime(folder)(texts) - encoder.encode(texts)).max() < allowed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ENCODER_FAMILIES)
-def test_bert_type_encoders(family, encoder_folder, tmp_path):
-    compare(Encoder.from_pretrained(encoder_folder(family), max_length=40, dtype="float32"), tmp_path / "export")
 
 
 @pytest.mark.slow

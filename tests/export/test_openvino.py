@@ -19,7 +19,6 @@ from embrew.files.checksums import Damaged
 from embrew.opening import open_model
 from embrew.runtimes.openvino_encoder import OpenVINOEncoder
 from embrew.runtimes.openvino_model import openvino
-from embrew.runtimes.portable import PortableEncoder
 from embrew.settings.encoder import Pooling
 from embrew.text_encoder import tokenizer_sha256
 from embrew.threads import cores
@@ -150,20 +149,6 @@ def test_bf16_weights_halve_the_file_and_are_checked_by_cosine(encoder, folder, 
     assert 0.999 < found.min() < 1 - 1e-7  # rounded, and not otherwise changed
     assert opened.weights_hash() != encoder.weights_hash()
     assert opened.describe()["weights"] == "bf16"
-
-
-@pytest.mark.slow
-def test_a_graph_with_other_vectors_leaves_no_folder(encoder, tmp_path, forked, monkeypatch):
-    def with_other_direction(portable: PortableEncoder) -> object:
-        graph = original(portable)
-        graph.labelled.attention = type(encoder.attention)("causal")
-        return graph
-
-    original = PortableEncoder.graph
-    monkeypatch.setattr(PortableEncoder, "graph", with_other_direction)
-    with pytest.raises(RuntimeError, match=r"OpenVINO gives other vectors .*\(prompt"):
-        export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], max_length=64)
-    assert not list(tmp_path.iterdir())
 
 
 def test_without_openvino_the_error_names_the_extra(encoder, tmp_path, monkeypatch):

@@ -417,6 +417,7 @@ numpy.save(sys.argv[2], Encoder.from_pretrained(sys.argv[1]).encode(SENTENCES))
 """
 
 
+@pytest.mark.slow
 def test_two_seeds_and_a_step_of_nano(tmp_path):
     """Trained, averaged, opened in a fresh process: the vectors of weights that plain torch and peft average."""
     (tmp_path / "pairs.jsonl").write_text(

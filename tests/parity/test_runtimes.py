@@ -16,7 +16,6 @@ from embrew.parity.causes import Verdict, diagnose
 from embrew.parity.compare import compare
 from embrew.parity.expected import Reference, Text
 from embrew.parity.measuring import ALONE, LONG, Condition, Measurements
-from embrew.runtimes.llama_cpp import interpreter
 from embrew.runtimes.opened import Prompt
 from tests.conftest import by_default, stir
 from tests.parity.faulty import FORMS, LIMIT, PROMPTS
@@ -130,29 +129,3 @@ def test_graphs(make_encoder, tmp_path):
     (tmp_path / "export" / "openvino" / "openvino_model.xml").write_text("<x/>")
     with pytest.raises(ValueError, match="OpenVINO cannot open"):
         compare(str(tmp_path / "export"), str(tmp_path / "export"))
-
-
-@pytest.mark.slow
-def test_faults_in_llama_cpp(tmp_path):
-    """Metadata of a GGUF file are changed in place, and llama.cpp runs it."""
-    gguf = pytest.importorskip("gguf")
-    if interpreter() is None:
-        pytest.skip("llama-cpp-python is not at hand; EMBREW_LLAMA_CPP names an interpreter that has it")
-    settings = {"template": "{instruction}{text}{eos}", "prompts": PROMPTS, "max_length": 128}
-    encoder = Encoder.from_pretrained("nano", device="cpu", **settings)
-    export_encoder(encoder, tmp_path / "export", verify="off", runtimes=["llama.cpp"])
-    (path,) = (tmp_path / "export").glob("*.gguf")
-    assert compare(str(tmp_path / "export"), str(path)).equal
-    for key, value, fault in (
-        ("llama.pooling_type", 1, "pooling_mean"),
-        ("tokenizer.ggml.add_bos_token", False, "bos_missing"),
-        ("tokenizer.ggml.add_eos_token", False, "eos_missing"),
-    ):
-        wrong = tmp_path / f"{fault}.gguf"
-        wrong.write_bytes(path.read_bytes())
-        reader = gguf.GGUFReader(wrong, "r+")
-        field = reader.get_field(key)
-        field.parts[field.data[0]][0] = value
-        reader.data.flush()
-        found = compare(str(tmp_path / "export"), str(wrong))
-        assert named(found) == {fault}, found.verdict

@@ -44,13 +44,3 @@ def test_the_first_model_is_the_runner_up_or_the_best():
     assert others == [f"Worse than untrained on {LABEL}: a -25.00 points (95 % interval -25.00 to -25.00)."]
     *_, last = sentences(("untrained", 0.5), ("a", 0.5), ("b", 0.75))
     assert last == f"No model is worse than untrained on {LABEL}."
-
-
-def test_models_are_not_called_worse_without_a_test():
-    first, runner_up = sentences(("untrained", 0.5), ("a", 0.6), ("b", 0.75), examples=False)
-    assert first.startswith(f"b scores higher than untrained on {LABEL}, 75.00 against 50.00; no task has examples")
-    assert runner_up.startswith(f"The runner-up is a: b scores higher than a on {LABEL}, 75.00 against 60.00; no task")
-
-
-def test_two_models_on_one_task_have_one_sentence():
-    assert len(sentences(("untrained", 0.5), ("a", 0.6))) == 1

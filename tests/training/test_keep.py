@@ -41,7 +41,7 @@ def make_recipe(model_folder, tmp_path) -> Build:
     return recipe
 
 
-@pytest.mark.parametrize("encoder", [None, {"lora": None}], ids=["lora", "full"])
+@pytest.mark.parametrize("encoder", [None, pytest.param({"lora": None}, marks=pytest.mark.slow)], ids=["lora", "full"])
 def test_the_models_of_these_steps(encoder, make_recipe, tmp_path):
     """To the bit those of runs that end there; the last one is as without `keep`."""
     kept = stages.train(make_recipe(encoder=encoder, keep=[3, 1, 3]), tmp_path / "run")

@@ -49,6 +49,7 @@ def test_tokens_and_vectors_of_the_original(name, tmp_path):
     np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=2e-6)
 
 
+@pytest.mark.slow
 def test_tokens_that_are_lost_are_named(tmp_path):
     """Phi-2 has tokens for runs of spaces."""
     folder = tiny_lm("llama", AutoTokenizer.from_pretrained(real_tokenizer_folder("phi2")), tmp_path / "lm", **SIZES)

@@ -62,8 +62,8 @@ def adapter(tmp_path_factory) -> Path:
     "settings",
     [
         {"kind": "causal", "task_type": "CAUSAL_LM"},
-        {"kind": "causal"},
-        {"kind": "auto"},
+        pytest.param({"kind": "causal"}, marks=pytest.mark.slow),
+        pytest.param({"kind": "auto"}, marks=pytest.mark.slow),
         {"kind": "auto", "task_type": "FEATURE_EXTRACTION", "target_modules": ["q_proj", "v_proj"]},
         {"kind": "auto", "use_dora": True, "use_rslora": True, "target_modules": ["layers.0.mlp.up_proj", "o_proj"]},
         {"kind": "causal", "rank_pattern": {"q_proj": 8}, "modules_to_save": ["embed_tokens"]},
