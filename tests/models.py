@@ -155,12 +155,7 @@ def encoder_folder(tmp_path_factory, tokenizer) -> Callable[[str], Path]:
         place = root / family
         if not place.exists():
             torch.manual_seed(0)
-            model = AutoModelForMaskedLM.from_config(copy.deepcopy(ENCODER_CONFIGS[family])).eval()
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    if parameter.ndim == 2:
-                        parameter.normal_(0, 0.15)
-            model.save_pretrained(place)
+            spread(AutoModelForMaskedLM.from_config(copy.deepcopy(ENCODER_CONFIGS[family]))).save_pretrained(place)
             framed(*(("<pad>", "<s>") if family == "mpnet" else ("<s>", "<pad>"))).save_pretrained(place)
         return place
 
@@ -191,6 +186,17 @@ def by_default(chosen: Collection[Any], values: Iterable[Any]) -> list[Any]:
     return [pytest.param(*parts, marks=mark) for parts, mark in zip(each, marks, strict=True)]
 
 
+def spread(model: PreTrainedModel, *, bias: float = 0.0) -> PreTrainedModel:
+    """Give a random model weights so large that every token matters."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim >= 2:
+                parameter.normal_(0, 0.15)
+            elif bias and name.endswith("bias"):
+                parameter.normal_(0, bias)
+    return model.eval()
+
+
 def tiny_model(family: str, *, attn_implementation: str = "sdpa", seed: int = 0) -> PreTrainedModel:
     """Two random layers of a family, with weights large enough that every token matters.
 
@@ -198,14 +204,7 @@ def tiny_model(family: str, *, attn_implementation: str = "sdpa", seed: int = 0)
     """
     torch.manual_seed(seed)
     config = copy.deepcopy(CONFIGS[family])
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.15)
-            elif name.endswith("bias"):
-                parameter.normal_(0, 0.02)
-    return model
+    return spread(AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation), bias=0.02)
 
 
 @functools.cache

@@ -32,7 +32,7 @@ from embrew.opening import open_model
 from embrew.recipe import build
 from embrew.training.stages import train
 from tests.hard_texts import real_tokenizer_folder
-from tests.models import ENCODER_SIZES, GROUPED, SENTENCES, by_default
+from tests.models import ENCODER_SIZES, GROUPED, SENTENCES, by_default, spread
 
 LIMIT = 72
 TEXTS = [*SENTENCES, "", "ok", "  two  spaces\n", " ".join(SENTENCES)]  # the last one is longer than the limit
@@ -53,12 +53,7 @@ def stock(folder: Path, config: Any, tokenizer: Any, pooling: str, *after: Any, 
     """A random model as Sentence-Transformers writes it."""
     torch.manual_seed(0)
     config.vocab_size = len(tokenizer)
-    model = AutoModel.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.15)
-    model.save_pretrained(folder / "plain")
+    spread(AutoModel.from_config(config)).save_pretrained(folder / "plain")
     tokenizer.save_pretrained(folder / "plain")
     transformer = Transformer(str(folder / "plain"), max_seq_length=LIMIT)
     made = SentenceTransformer(

@@ -7,15 +7,14 @@ from safetensors.torch import load_file
 from embrew.distributed import gather, rank, sum_over_processes, world_size
 from tests.distributed.launch import in_forks
 
-CASES = 22
-LORA_AND_MEMORY = 2 * 7 * 2 + 1  # layers × linear layers × (A, B), and the memory tokens
-PROJECTION = 4  # weights and biases of two layers
+CASES = 7
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(model_folder, tmp_path):
+def test_two_processes_equal_one(tmp_path):
+    """With as many rows in each, and with unequal numbers; encoders are in the matrix."""
     out = tmp_path / "results.safetensors"
-    in_forks(2, "tests.distributed.gather_worker", str(model_folder("llama")), str(out), timeout=240)
+    in_forks(2, "tests.distributed.gather_worker", str(out), timeout=240)
     results = {}
     for place, tensor in load_file(out).items():
         case, side, key = place.split(" | ")
@@ -23,15 +22,11 @@ def test_two_processes_equal_one(model_folder, tmp_path):
     assert len(results) == CASES
     for case, sides in results.items():
         joint, split = sides["joint"], sides["split"]
-        assert joint.keys() == split.keys(), case
-        trained = LORA_AND_MEMORY + (PROJECTION if case.endswith("epic") else 0)
-        assert len(joint) == 1 + (1 if case.startswith(("gather", "vectors")) else trained), case
-        # Pooled embeddings and the row weights of a vocabulary loss are float32; everything else is float64.
-        close = 1e-12 if case.startswith(("gather", "vectors")) else 2e-6
+        assert joint.keys() == split.keys() and len(joint) == 2, case
         for key, wanted in joint.items():
             assert wanted.abs().max() > 0, (case, key)
             difference = (split[key] - wanted).abs().max() / wanted.abs().max()
-            assert difference <= close, (case, key, float(difference))
+            assert difference <= 1e-12, (case, key, float(difference))
 
 
 def test_a_single_process_needs_nothing():

@@ -16,7 +16,7 @@ from embrew.model.forward import causal_masks
 from embrew.model.kernels import use_own_sdpa
 from embrew.storage import base_model
 from tests import decoders
-from tests.conftest import SENTENCES
+from tests.models import SENTENCES, spread
 
 PROMPT = "an instruction that is the same for every text, and long: "
 TEXTS = [SENTENCES[0], SENTENCES[1][:12], "", "long " * 15]
@@ -29,12 +29,7 @@ def written(name: str, folder: Path, tokenizer: PreTrainedTokenizerFast) -> Any:
     with torch.device("meta"):
         size = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
     assert size < 4e6, f"{size} parameters"
-    model = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            if parameter.ndim >= 2 or key.endswith("bias"):
-                parameter.normal_(0, 0.15 if parameter.ndim >= 2 else 0.02)
-    model.save_pretrained(folder)
+    spread(AutoModelForCausalLM.from_config(config), bias=0.02).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 

@@ -19,8 +19,8 @@ from embrew.model.forward import bidirectional_by
 from embrew.model.frozen import FrozenLM
 from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
-from tests.conftest import SENTENCES, stir
 from tests.families import FAMILIES, Family, config_of, table
+from tests.models import SENTENCES, spread, stir
 
 DEFAULT = [name for name, family in FAMILIES.items() if family.default]
 EVERY = [pytest.param(n, marks=[] if f.default else pytest.mark.slow) for n, f in FAMILIES.items()]
@@ -30,14 +30,7 @@ TEXTS = [*SENTENCES, "", "long " * 100]
 def lm(name: str, folder: Path, tokenizer: PreTrainedTokenizerFast) -> Path:
     """A folder with a random model of a family, in which every token matters."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config_of(name)).eval()
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            if parameter.ndim >= 2:
-                parameter.normal_(0, 0.15)
-            elif key.endswith("bias"):
-                parameter.normal_(0, 0.02)
-    model.save_pretrained(folder)
+    spread(AutoModelForCausalLM.from_config(config_of(name)), bias=0.02).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -20,6 +20,7 @@ from embrew.settings.base import Base
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.families import config_of
+from tests.models import spread
 
 
 def backbone_of(name: str, **settings: Any) -> Backbone:
@@ -27,12 +28,7 @@ def backbone_of(name: str, **settings: Any) -> Backbone:
     config = config_of(name)
     for key, value in settings.items():
         setattr(config, key, value)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.15)
-    return Backbone(model)
+    return Backbone(spread(AutoModelForCausalLM.from_config(config)))
 
 
 def encoder_of(

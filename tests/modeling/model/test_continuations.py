@@ -15,8 +15,8 @@ from embrew.model.backbone import Backbone
 from embrew.settings.base import Base
 from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
-from tests.conftest import by_default
 from tests.families import FAMILIES, config_of
+from tests.models import by_default, spread
 
 COUNT = ["gpt_neo", "mpt", "bloom", "falcon-alibi", "falcon-alibi-heads"]  # positions in the row
 CONVOLUTIONS = ["lfm2", "qwen3_5_text", "granitemoehybrid", "olmo_hybrid"]
@@ -24,12 +24,7 @@ CONVOLUTIONS = ["lfm2", "qwen3_5_text", "granitemoehybrid", "olmo_hybrid"]
 
 def encoder_of(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> Encoder:
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.15)
-    backbone = Backbone(model)
+    backbone = Backbone(spread(AutoModelForCausalLM.from_config(config)))
     backbone.add_memory(2, seed=1)
     return Encoder(
         backbone,
