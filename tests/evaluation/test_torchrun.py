@@ -87,11 +87,3 @@ def test_killed_and_resumed(arguments, tmp_path, capsys):
     assert written(tmp_path / "out") == written(tmp_path / "one")
     with capsys.disabled():
         sys.stdout.write(f"\nkilled 3 times, files of begun corpora after each: {kept}\n")
-
-
-def test_a_folder_is_needed_and_errors_are_said_once(arguments):
-    module = ["-m", "tests.evaluation.launched", *arguments]
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *module]
-    done = subprocess.run(run, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
-    assert done.returncode != 0
-    assert "error: 2 processes share tasks through a folder; give --output DIR" in done.stderr
