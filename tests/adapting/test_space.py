@@ -162,24 +162,6 @@ def by_command(model: Path, given: dict[str, Any]) -> dict[str, Any]:
     return report
 
 
-def test_options_of_the_command():
-    needed = {"--teacher": "m", "--queries": "q", "--index": "i"}
-    for missing in needed:
-        words = [word for pair in needed.items() if missing not in pair for word in pair]
-        result = CliRunner().invoke(app, ["into-space", "nano", *words])
-        assert result.exit_code == 2 and f"Missing option '{missing}'" in result.stderr
-    result = CliRunner().invoke(
-        app, ["into-space", "nano", "--pairs", "p", *(w for pair in needed.items() for w in pair)]
-    )
-    assert result.exit_code == 2 and "No such option: --pairs" in result.stderr
-
-
-@pytest.mark.parametrize("option", ["--into-space", "--queries", "--index", "--judged", "--layers"])
-def test_adapt_has_none_of_its_options(option):
-    result = CliRunner().invoke(app, ["adapt", "nano", "--pairs", "p", option, "1"])
-    assert result.exit_code == 2 and f"No such option: {option}" in result.stderr
-
-
 def test_several_processes_are_refused(tmp_path, monkeypatch):
     """The command that is named trains the same student: the recipe's model and teacher are given."""
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from embrew.analysis.efficiency import Curve, Evaluation, as_rows, pareto, read_curve
+from embrew.analysis.efficiency import Curve, Evaluation, pareto, read_curve
 from embrew.analysis.plots import by_stage
 from embrew.cli import app
 
@@ -96,19 +96,6 @@ def test_the_front_is_what_no_moment_beats():
         front = pareto(curves)
         assert {(m.samples, m.scores["dev"]) for _, m in front} == wanted
         assert len(front) == len(wanted)
-
-
-def test_rows_for_a_table(runs):
-    rows = as_rows([read_curve(runs / "two"), read_curve(runs / "one")])
-    assert len(rows) == 5 + 5
-    assert [(Path(row["run"]).name, row["samples"]) for row in rows if row["pareto"]] == [
-        ("two", 0),
-        ("two", 112),
-        ("two", 144),
-        ("one", 32),
-        ("one", 64),
-        ("one", 128),
-    ]
 
 
 def run(*arguments: object) -> Any:

@@ -78,24 +78,6 @@ def test_tasks_of_one_instruction_have_their_own(shots_of, monkeypatch):
     assert seen[2:] == [False, False]
 
 
-def test_by_instruction(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    shots_module = importlib.import_module("shots")
-    settings = {"pooling": Pooling("last"), "attention": "causal", "demonstrations": Demonstrations()}
-    encoder = Encoder.from_pretrained("nano", template="{instruction}{text}{eos}", **settings)
-    shown = [Demonstration("What is rain?", "Water that falls.")]
-    form, asked, other = "{instruction}: ", "Answer the question, please", "Name the topic"
-    shots = shots_module.Shots(encoder, form, {asked: shown})
-    texts = ["What is snow?", "Why is ice slippery?"]
-    encoder.add_context("same", Context("Answer the question, please: ", tuple(shown)))
-    for encode in ("encode", "encode_query"):
-        got = getattr(shots, encode)(texts, prompt=asked)
-        assert np.array_equal(got, getattr(encoder, encode)(texts, prompt_name="same"))
-        plain = getattr(shots, encode)(texts, prompt=other)
-        assert np.array_equal(plain, getattr(encoder, encode)(texts, prompt="Name the topic: "))
-        assert abs(got - plain).max() > 1e-3
-
-
 def test_no_demonstration_is_what_a_test_asks(monkeypatch, tmp_path):
     """Training rows that stand in the test split too, in whatever case and spaces, are left out."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")

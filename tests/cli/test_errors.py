@@ -111,36 +111,6 @@ def test_a_wrong_option_is_a_usage_error():
 # Training: what is handed down, Ctrl-C, several processes
 
 
-def test_train_hands_down_what_was_asked(tmp_path, fake_stages):
-    done = run(
-        "train",
-        "llm2comp/nano",
-        "seed=7",
-        NO_DEV,
-        "-o",
-        tmp_path / "out",
-        "--resume",
-        "--verify",
-        "off",
-        "--from",
-        tmp_path / "before",
-    )
-    assert done.exit_code == 0, done.stderr
-    ((recipe, output, options),) = fake_stages.calls
-    assert recipe.seed == 7
-    assert options.pop("announce").args == (recipe,), "its plan is logged"
-    assert output == tmp_path / "out"
-    command = ["train", "llm2comp/nano", "seed=7", NO_DEV, "--from", str(tmp_path / "before")]
-    assert options == {
-        "resume": True,
-        "evaluate": None,
-        "verify": "off",
-        "start": tmp_path / "before",
-        "command": command,
-    }
-    assert "compress → unsupervised → supervised" in done.stdout
-
-
 def test_ctrl_c_says_what_is_finished_and_exits_with_130(tmp_path, fake_stages):
     def stop(recipe, output, **options):
         (output / "compress").mkdir(parents=True)
