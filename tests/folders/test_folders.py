@@ -63,9 +63,6 @@ def encoded() -> None:
     encode_corpus(encoder, "data/corpus.jsonl", "shards/int8", precision="int8", shard_rows=8)
 
 
-DOCS = Path("data/docs")
-
-
 class Case(NamedTuple):
     """A kind of file, one of its files, and what reads it."""
 
@@ -134,26 +131,6 @@ def test_another_number_is_refused_in_one_sentence(case, number):
         ValueError, match=rf"^\S*{Path(case.file).name}: {wanted}open it with the embrew that wrote it$"
     ):
         case.read()
-
-
-@pytest.mark.usefixtures("folders")
-@pytest.mark.parametrize(
-    ("case", "command"),
-    [
-        (CASES[1], "evaluate encoders/lora --data data/sts.jsonl"),
-        (CASES[3], "train run.yaml --output run --resume"),
-        (CASES[8], "search encoders/lora words --index index"),
-        (CASES[9], "table results"),
-    ],
-    ids=named,
-)
-def test_commands_refuse_older_numbers(case, command):
-    kind = FORMATS[case.kind]
-    change(case, format=kind.number - 1)
-    done = CliRunner().invoke(app, command.split())
-    assert done.exit_code == 1
-    said = " ".join(done.stderr.split())
-    assert f"{kind.what} of format {kind.number - 1}; this embrew reads format {kind.number};" in said
 
 
 def unverified(case: Case) -> None:
