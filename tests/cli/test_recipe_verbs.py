@@ -50,6 +50,7 @@ def test_copy_without_a_file_takes_the_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("recipe", "copy", "llm2comp/nano").exit_code == 0
     assert (tmp_path / "llm2comp-nano.yaml").is_file()
+    assert "did you mean 'llm2comp/nano'" in run("recipe", "copy", "llm2comp/nanno").stderr
 
 
 @pytest.mark.parametrize("name", list_launches())
