@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ import torch
 from embrew.encoder import Encoder
 from embrew.storage.base_model import SMOLLM2, known_name, local_model
 from embrew.storage.loading import open_base_again
-from tests.conftest import SENTENCES
 from tests.hard_texts import HARD_TEXTS
 
 
@@ -60,16 +57,3 @@ def test_saved_with_its_file_and_reopened(smollm2, tmp_path):
     assert saved.weights_hash() == smollm2.weights_hash()
     ours, theirs = smollm2.backbone.causal_lm.state_dict(), open_base_again(saved).state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("data")
-    texts = [f"{a} {b}" for a in SENTENCES for b in SENTENCES if a != b]
-    rows: dict[str, list[dict[str, Any]]] = {
-        "text": [{"text": text} for text in texts],
-        "pairs": [{"query": text[:40], "positive": text[40:], "negative": text[10:60]} for text in texts],
-    }
-    for name, values in rows.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in values))
-    return {name: str(folder / f"{name}.jsonl") for name in rows}

@@ -56,9 +56,6 @@ KINDS = [
 ]
 
 
-Kind = tuple[str, str, bytes, int, str, int]
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=[kind[0] for kind in KINDS])
 def test_strict_names_it_and_skip_writes_it_down(tmp_path, kind):
     _, name, content, number, reason, left = kind

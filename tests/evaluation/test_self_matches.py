@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from hashlib import blake2b
 from pathlib import Path
@@ -17,8 +16,6 @@ from embrew.evaluation.report import result_file
 from embrew.report.comparison import compare_models
 from embrew.report.models import models_of
 from tests.rows import write_beir
-
-NDCG_SECOND = 1 / math.log2(3)  # the only relevant document at rank 2
 
 
 class Hashed:

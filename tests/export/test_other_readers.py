@@ -18,7 +18,6 @@ from tests.journeys import tiny_lm
 
 TEXTS = [*SENTENCES, "a", "ends with </s>", "long " * 200]
 LAST = {"memory_tokens": 0, "pooling": "last", "template": "{instruction}{text}{eos}", "attention": "causal"}
-PLAIN = {"memory_tokens": 0, "attention": "causal"}
 
 
 def exported(encoder: Encoder, folder: Path) -> Path:

@@ -14,8 +14,6 @@ from tests.conftest import by_default
 from tests.journeys import tiny_encoder, tiny_lm
 from tests.tokenizer_kinds import KINDS
 
-FAMILIES = {"qwen2": "qwen2", "mistral": "mistral", "pythia": "gpt-neox", "phi2": "phi"}
-
 
 def check(family: str, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     encoder = tiny_encoder(tiny_lm(family, tokenizer, folder / "lm"))

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from embrew import inspection, opening
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
-from embrew.corpus import encode_corpus, read_vectors
+from embrew.corpus import read_vectors
 from embrew.encoder import Encoder
 from embrew.evaluation.paths import read_paths
 from embrew.files.checksums import NAME, digest_of, write_checksums
@@ -56,11 +56,6 @@ def swept() -> None:
 
 def searched() -> None:
     SearchIndex.load("index", opening.open_model("encoders/lora"))
-
-
-def encoded() -> None:
-    encoder = opening.open_model("encoders/lora")
-    encode_corpus(encoder, "data/corpus.jsonl", "shards/int8", precision="int8", shard_rows=8)
 
 
 class Case(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from tests.conftest import SENTENCES
 from tests.objectives.cases import prepared
 
 PROJECTED = Pooling("mean", "text", projection=24)
-Make = Callable[..., Encoder]
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,6 @@ from embrew.cli import app
 from embrew.inspection import inspect
 from tests.evaluation.conftest import BagOfWords
 
-Model = Callable[[int], Path]
-
 
 class Words(BagOfWords):
     """A bag of words with a hash, as encoders have it."""

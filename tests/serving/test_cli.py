@@ -16,7 +16,6 @@ from embrew.cli import app
 from embrew.corpus.precision import Ranges
 from embrew.encoder import Encoder
 from embrew.serving import server
-from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 from embrew.text_encoder import tokenizer_sha256
 from tests.serving.running import serving
@@ -37,12 +36,6 @@ def settings_of(*arguments: object, env: dict[str, str] | None = None) -> Settin
     assert done.exit_code == 0, done.output
     found: Settings = called.call_args.args[0]
     return found
-
-
-def opened(settings: Settings) -> Service:
-    service = Service(settings)
-    service.load()
-    return service
 
 
 def test_options_become_settings():
