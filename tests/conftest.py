@@ -81,7 +81,7 @@ def _no_progress_style() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_network(request, monkeypatch) -> None:
     """Only addresses of this machine can be reached, but by tests that are marked `network`."""
     if request.node.get_closest_marker("network"):
         return

@@ -19,8 +19,8 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Segment
-from tests.conftest import CONFIGS, stir
 from tests.hard_texts import HARD_TEXTS
+from tests.models import CONFIGS, spread, stir
 
 MAX_LENGTH = 48
 Folders = dict[str, tuple[Path, Path]]  # the encoder's and its export's, by name
@@ -55,12 +55,7 @@ def tiny_lm(family: str, tokenizer: PreTrainedTokenizerBase, folder: Path, **siz
     torch.manual_seed(0)
     rows = -(-(len(tokenizer) + 8) // 64) * 64  # more than there are tokens, as public models have it
     config = type(CONFIGS[family])(**{**CONFIGS[family].to_dict(), "vocab_size": rows, **sizes})
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.15)
-    model.save_pretrained(folder)
+    spread(AutoModelForCausalLM.from_config(config)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -123,7 +123,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast) -> Callable[[str], Path]:
+def model_folder(tmp_path_factory, tokenizer) -> Callable[[str], Path]:
     """A saved tiny model of a family, with the tokenizer."""
     root = tmp_path_factory.mktemp("models")
 
@@ -138,9 +138,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrained
 
 
 @pytest.fixture(scope="session")
-def encoder_folder(
-    tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast
-) -> Callable[[str], Path]:
+def encoder_folder(tmp_path_factory, tokenizer) -> Callable[[str], Path]:
     """A saved tiny encoder, as masked LM, and a tokenizer that puts CLS and SEP around a text."""
     root = tmp_path_factory.mktemp("encoders")
 
@@ -157,12 +155,7 @@ def encoder_folder(
         place = root / family
         if not place.exists():
             torch.manual_seed(0)
-            model = AutoModelForMaskedLM.from_config(copy.deepcopy(ENCODER_CONFIGS[family])).eval()
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    if parameter.ndim == 2:
-                        parameter.normal_(0, 0.15)
-            model.save_pretrained(place)
+            spread(AutoModelForMaskedLM.from_config(copy.deepcopy(ENCODER_CONFIGS[family]))).save_pretrained(place)
             framed(*(("<pad>", "<s>") if family == "mpnet" else ("<s>", "<pad>"))).save_pretrained(place)
         return place
 
@@ -179,7 +172,7 @@ def verify_in_forks(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked(monkeypatch) -> None:
     """Verification in forks, for one test."""
     verify_in_forks(monkeypatch)
 
@@ -193,6 +186,17 @@ def by_default(chosen: Collection[Any], values: Iterable[Any]) -> list[Any]:
     return [pytest.param(*parts, marks=mark) for parts, mark in zip(each, marks, strict=True)]
 
 
+def spread(model: PreTrainedModel, *, bias: float = 0.0) -> PreTrainedModel:
+    """Give a random model weights so large that every token matters."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim >= 2:
+                parameter.normal_(0, 0.15)
+            elif bias and name.endswith("bias"):
+                parameter.normal_(0, bias)
+    return model.eval()
+
+
 def tiny_model(family: str, *, attn_implementation: str = "sdpa", seed: int = 0) -> PreTrainedModel:
     """Two random layers of a family, with weights large enough that every token matters.
 
@@ -200,14 +204,7 @@ def tiny_model(family: str, *, attn_implementation: str = "sdpa", seed: int = 0)
     """
     torch.manual_seed(seed)
     config = copy.deepcopy(CONFIGS[family])
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.15)
-            elif name.endswith("bias"):
-                parameter.normal_(0, 0.02)
-    return model
+    return spread(AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation), bias=0.02)
 
 
 @functools.cache
@@ -233,7 +230,7 @@ def adapted(family: str, *how: Any) -> Backbone:
 
 
 @pytest.fixture(scope="session")
-def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Encoder]:
+def make_encoder(tokenizer) -> Callable[..., Encoder]:
     """An encoder on a tiny model; by default LLM2Comp's: memory tokens, bidirectional, LoRA with noise in it."""
 
     def make(

@@ -40,13 +40,12 @@ from embrew.training.run import Run
 from embrew.training.run_json import RunResults
 from tests.adapting.data import prepare
 from tests.adapting.test_adapt import TINY, write_data
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, by_default
 from tests.training.one_stage import one_stage
 from tests.training.test_stages import equal
 from tests.training.unverified import train
 
 FLIPS = 60
-Make = Callable[..., Any]
 
 
 def flips(path: Path, count: int = FLIPS, *, seed: int = 0) -> Iterator[str]:
@@ -95,7 +94,7 @@ def contents(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("part", ["", ".run", ".examples"])
-def test_a_bit_of_a_result(part: str, tmp_path: Path) -> None:
+def test_a_bit_of_a_result(part, tmp_path):
     folder = write(tmp_path / "a", result("A", 0.5), result("B", 0.625))
     wanted, file, refused = contents(folder), folder / f"A.test{part}.json", 0
     for what in flips(file):
@@ -111,7 +110,7 @@ def test_a_bit_of_a_result(part: str, tmp_path: Path) -> None:
     assert str(file) in read if part else read == ""
 
 
-def test_files_of_two_results_are_exchanged(tmp_path: Path) -> None:
+def test_files_of_two_results_are_exchanged(tmp_path):
     """Of two tasks, and of two models, each file for itself."""
     one, other = (write(tmp_path / name, result("A", main), result("B", 0.75)) for name, main in (("a", 0.5), ("b", 1)))
     for there in (one / "B.test", other / "A.test"):
@@ -130,7 +129,7 @@ def test_files_of_two_results_are_exchanged(tmp_path: Path) -> None:
     assert [each.main_score for each in (*read_folder(one), *read_folder(other))] == [0.5, 0.75, 1, 0.75]
 
 
-def test_a_result_written_in_another_way_is_the_same(tmp_path: Path) -> None:
+def test_a_result_written_in_another_way_is_the_same(tmp_path):
     """Other white space, another order of keys, other escapes; the sha256 by hand, with the standard library."""
     folder = write(tmp_path / "a", result("A", 1.0))
     wanted = contents(folder)
@@ -148,7 +147,7 @@ def test_a_result_written_in_another_way_is_the_same(tmp_path: Path) -> None:
     assert [one.main_score for one in read_folder(folder)] == [0.25]
 
 
-def test_a_table_of_damaged_results_and_of_some_made_by_hand(tmp_path: Path) -> None:
+def test_a_table_of_damaged_results_and_of_some_made_by_hand(tmp_path):
     folder, shown = write(tmp_path / "a", result("A", 0.5), result("B", 0.625)), ["table", str(tmp_path / "a")]
     assert "50.00" in CliRunner().invoke(app, shown).stdout
     file = folder / "A.test.json"
@@ -163,7 +162,7 @@ def test_a_table_of_damaged_results_and_of_some_made_by_hand(tmp_path: Path) -> 
     assert "90.00" in read.stdout and read.stderr.count("has no sha256") == 1
 
 
-def test_mteb_reads_a_result(tmp_path: Path) -> None:
+def test_mteb_reads_a_result(tmp_path):
     mteb = pytest.importorskip("mteb")
     folder = write(tmp_path / "a", result("STSBenchmark", 0.5))
     theirs = mteb.results.TaskResult.from_disk(folder / "STSBenchmark.test.json")
@@ -174,7 +173,7 @@ def test_mteb_reads_a_result(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def teach(make_encoder: Make, model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[[], np.ndarray]:
+def teach(make_encoder, model_folder, tmp_path) -> Callable[[], np.ndarray]:
     """A function that returns the targets of some texts: vectors of a teacher, from a folder or computed."""
     teacher = Encoder.from_pretrained(model_folder("llama"), device="cpu", pooling=Pooling("mean"))
     teacher.save_pretrained(tmp_path / "big", verify="off")
@@ -190,9 +189,7 @@ def teach(make_encoder: Make, model_folder: Callable[[str], Path], tmp_path: Pat
     return targets
 
 
-def test_a_bit_of_a_teachers_vectors(
-    teach: Callable[[], np.ndarray], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bit_of_a_teachers_vectors(teach, tmp_path, caplog):
     """They are computed again, which is said; another text's vector is never a target."""
     wanted = teach()
     (shard,) = (tmp_path / "vectors").glob("*.safetensors")
@@ -212,9 +209,7 @@ def test_a_bit_of_a_teachers_vectors(
     np.testing.assert_array_equal(teach(), wanted)
 
 
-def test_shards_that_are_exchanged_or_of_an_earlier_version(
-    teach: Callable[[], np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_shards_that_are_exchanged_or_of_an_earlier_version(teach, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("embrew.methods.teacher_vectors.SHARD_SIZE", 2)
     wanted = teach()
     first, second, *_ = sorted((tmp_path / "vectors").glob("*.safetensors"))
@@ -235,7 +230,7 @@ def test_shards_that_are_exchanged_or_of_an_earlier_version(
 
 
 @pytest.fixture
-def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Recipe:
+def recipe(model_folder, tmp_path) -> Recipe:
     pairs = [{"query": f"{i} {text[:20]}", "positive": text[20:]} for i in range(2) for text in SENTENCES]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     training = {"max_steps": 4, "learning_rate": 0.01, "save_steps": 1, "keep": [2, 4]}
@@ -243,7 +238,7 @@ def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Recipe:
 
 
 @pytest.fixture
-def stopped(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stopped(recipe, tmp_path, monkeypatch) -> Path:
     """A run that was killed after its last step, before anything was saved."""
 
     def dies(*_: Any, **__: Any) -> None:
@@ -256,10 +251,8 @@ def stopped(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("how", ["bit", "half", "deleted", "of another step"])
-def test_a_kept_step_is_lost(
-    how: str, recipe: Recipe, stopped: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("how", by_default(["bit", "of another step"], ["bit", "half", "deleted", "of another step"]))
+def test_a_kept_step_is_lost(how, recipe, stopped, tmp_path, caplog):
     """The steps up to it are trained again, and the folders are those of a run without damage."""
     file = stopped / "one.work" / "step-2.safetensors"
     if "bit" in how:
@@ -278,10 +271,8 @@ def test_a_kept_step_is_lost(
         equal(tmp_path / "whole" / name, stopped / name)
 
 
-@pytest.mark.parametrize("how", ["bit", "deleted"])
-def test_a_kept_step_is_lost_before_it_is_saved(
-    how: str, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("how", ["bit", pytest.param("deleted", marks=pytest.mark.slow)])
+def test_a_kept_step_is_lost_before_it_is_saved(how, recipe, tmp_path, monkeypatch):
     """In the same process: nothing is saved, the file is named, and the run can be resumed."""
     file, score = tmp_path / "run" / "one.work" / "step-2.safetensors", RunResults.score_trained
 
@@ -300,20 +291,7 @@ def test_a_kept_step_is_lost_before_it_is_saved(
         equal(tmp_path / "whole" / name, tmp_path / "run" / name)
 
 
-@pytest.mark.slow
-def test_bits_of_a_kept_step(recipe: Recipe, stopped: Path, tmp_path: Path) -> None:
-    train(recipe, tmp_path / "whole")
-    for number, what in enumerate(flips(stopped / "one.work" / "step-2.safetensors")):
-        run = shutil.copytree(stopped, tmp_path / str(number))
-        train(recipe, run, resume=True)
-        try:
-            equal(tmp_path / "whole" / "one.step-2", run / "one.step-2")
-        except AssertionError:
-            pytest.fail(what)
-        shutil.rmtree(run)
-
-
-def test_the_best_step_is_damaged(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_step_is_damaged(recipe, tmp_path, monkeypatch):
     """Its file is written and read again within one stage."""
     dev = {"evaluation": {"dev": ["unused"], "every": 2, "metric": "dev"}}
     values = {**recipe.model_dump(), **dev}
@@ -329,7 +307,7 @@ def test_the_best_step_is_damaged(recipe: Recipe, tmp_path: Path, monkeypatch: p
         train(Recipe.from_values(values), tmp_path / "run", evaluate=score)
 
 
-def test_a_bit_of_what_a_run_says_of_itself(recipe: Recipe, stopped: Path, tmp_path: Path) -> None:
+def test_a_bit_of_what_a_run_says_of_itself(recipe, stopped, tmp_path):
     """`run.json`, and `stage.json` of a stage in progress: refused by name when the run is resumed."""
 
     def begin() -> bool:
@@ -353,7 +331,7 @@ def test_a_bit_of_what_a_run_says_of_itself(recipe: Recipe, stopped: Path, tmp_p
 # ---- sweeps ------------------------------------------------------------------------------------------------
 
 
-def test_a_bit_of_a_sweep(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_bit_of_a_sweep(recipe, tmp_path):
     pairs = [{"sentence1": text[:40], "sentence2": text[9:], "score": float(i)} for i, text in enumerate(SENTENCES)]
     (tmp_path / "similar.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     values = {**recipe.model_dump(), "evaluation": {"dev": [str(tmp_path / "similar.jsonl")]}}
@@ -374,7 +352,7 @@ def test_a_bit_of_a_sweep(recipe: Recipe, tmp_path: Path) -> None:
 # ---- data --------------------------------------------------------------------------------------------------
 
 
-def test_a_bit_of_the_data_of_an_adaptation(tmp_path: Path) -> None:
+def test_a_bit_of_the_data_of_an_adaptation(tmp_path):
     """Each file flipped, halved and deleted: the same call refuses it by its name, and works when it is back."""
     docs, pairs = write_data(tmp_path)
     data = tmp_path / "out" / "data"
@@ -400,7 +378,7 @@ def test_a_bit_of_the_data_of_an_adaptation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_adapt_keeps_of_itself(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_adapt_keeps_of_itself(model_folder, tmp_path):
     """The plan, the recipes and the export: refused by name, or made again."""
     docs, pairs = write_data(tmp_path)
     out, given = tmp_path / "out", ["--quick", *TINY, "adapt.longest=200", "--json"]
@@ -431,7 +409,7 @@ def test_what_adapt_keeps_of_itself(model_folder: Callable[[str], Path], tmp_pat
         assert inspect(out).summary == summary or "adapted.json" in inspect(out).problems[0], what
 
 
-def test_a_bit_of_downloaded_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_bit_of_downloaded_data(monkeypatch, tmp_path):
     """A reader refuses the file by its name; the same download makes it again."""
     rows = [{"a": f"A man rides {i} horses.", "b": f"He rides {i}.", "c": "He sleeps."} for i in range(20)]
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: rows)
@@ -449,7 +427,7 @@ def test_a_bit_of_downloaded_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert fetch(source, place) and file.read_bytes() == content
 
 
-def test_a_bit_of_a_part_of_a_corpus_that_was_ranked(tmp_path: Path) -> None:
+def test_a_bit_of_a_part_of_a_corpus_that_was_ranked(tmp_path):
     """It is left out with a message, so that its part is ranked again, or has the values that were written."""
     scores, documents = np.random.default_rng(0).random((3, 10)), np.arange(30).reshape(3, 10)
     CorpusChunks(folder=tmp_path).add(0, scores, documents, 10)

@@ -57,7 +57,7 @@ def held(nodes: list[ast.AST]) -> Iterator[ast.AST]:
 
 
 @pytest.fixture(scope="module")
-def calls(trees: dict[str, list[ast.AST]]) -> list[tuple[str, str, ast.Call]]:
+def calls(trees) -> list[tuple[str, str, ast.Call]]:
     """Where, of what and how: every call in them."""
     return [
         (f"{path}:{node.lineno}", ast.unparse(node.func), node)

@@ -73,7 +73,7 @@ class Written:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, model_folder: Callable[[str], Path]) -> Written:
+def folders(tmp_path_factory, model_folder) -> Written:
     return Written(tmp_path_factory.mktemp("written"), model_folder("llama"))
 
 
@@ -122,9 +122,7 @@ SAMPLE = (("encoder", "flipped bit"), ("encoder", "missing"))  # of the default 
         for case in [(kind, damage) for kind in FILES for damage in DAMAGE]
     ],
 )
-def test_every_damaged_file_is_noticed(
-    kind: str, damage: str, folders: Written, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_damaged_file_is_noticed(kind, damage, folders, tmp_path, caplog):
     """One line that names the file. Without checksums 19 of 205 such cases gave other vectors, by up to 0.67."""
     source = folders[kind]
     names = files_of(source)
@@ -165,7 +163,7 @@ VERBS = [
     ("name", "command"),
     [pytest.param("tokenizer.json", verb, marks=pytest.mark.slow if verb not in VERBS[:2] else ()) for verb in VERBS],
 )
-def test_every_verb_says_so_in_one_line(name: str, command: list[str], folders: Written, tmp_path: Path) -> None:
+def test_every_verb_says_so_in_one_line(name, command, folders, tmp_path):
     shutil.copytree(folders["encoder"], tmp_path / "MODEL")
     flip(tmp_path / "MODEL" / name, Path())
     (tmp_path / "texts.jsonl").write_text('{"_id": "1", "text": "one"}\n')
@@ -198,9 +196,7 @@ IGNORED = {
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow if kind != "encoder" else ()) for kind in FILES]
 )
-def test_every_name_that_is_looked_for_is_listed_or_refused(
-    kind: str, folders: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_name_that_is_looked_for_is_listed_or_refused(kind, folders, monkeypatch):
     """Recorded while transformers, peft and Sentence-Transformers open the folder."""
     folder, seen = folders[kind], set()
 
@@ -233,9 +229,7 @@ def test_every_name_that_is_looked_for_is_listed_or_refused(
         ("special_tokens_map.json", '{"additional_special_tokens": ["fox"], "bos_token": "</s>"}'),
     ],
 )
-def test_an_added_file_would_change_vectors_and_is_refused(
-    name: str, content: str, folders: Written, tmp_path: Path
-) -> None:
+def test_an_added_file_would_change_vectors_and_is_refused(name, content, folders, tmp_path):
     folder = shutil.copytree(folders["encoder"], tmp_path / "model")
     (folder / name).write_text(content)
     with pytest.raises(Damaged, match=f"{name} was added"):
@@ -244,9 +238,7 @@ def test_an_added_file_would_change_vectors_and_is_refused(
     assert np.abs(vectors(folder) - vectors(folders["encoder"])).max() > 0.01
 
 
-def test_folders_without_checksums_open_and_say_so_once(
-    folders: Written, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_folders_without_checksums_open_and_say_so_once(folders, tmp_path, caplog):
     folder = shutil.copytree(folders["encoder"], tmp_path / "model")
     for path in folder.rglob(NAME):
         path.unlink()

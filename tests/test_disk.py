@@ -47,7 +47,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_the_target_is_named(writer: str, tmp_path: Path) -> None:
+def test_the_target_is_named(writer, tmp_path):
     target = tmp_path / "target"
     target.write_text("before")
     with file_limit(600), pytest.raises(DiskError) as raised, atomic_path(target) as temporary:
@@ -57,7 +57,7 @@ def test_the_target_is_named(writer: str, tmp_path: Path) -> None:
     assert target.read_text() == "before" and list(tmp_path.iterdir()) == [target]
 
 
-def test_a_disk_without_space(tmp_path: Path) -> None:
+def test_a_disk_without_space(tmp_path):
     """`/dev/full` refuses as a full disk does."""
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
@@ -70,7 +70,7 @@ def test_a_disk_without_space(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EDQUOT, errno.EROFS, errno.EIO])
-def test_other_errors_of_disks(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_disks(number, tmp_path, monkeypatch):
     def refuse(*_: object, **__: object) -> int:
         raise OSError(number, "as the system says")
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from embrew.storage import base_model
 from embrew.storage.base_model import ASSETS
 
 
-def test_versions_against_floors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_against_floors(monkeypatch):
     installed = {"new": "3.0", "exact": "2.0", "old": "1.9", "build": "2.13.0+cpu", "before": "2.1.0rc1"}
 
     def version(name: str) -> str:
@@ -37,7 +36,7 @@ def test_versions_against_floors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines["absent"].value == "not installed" and lines["absent"].advice == "pip install 'absent>=2.0'"
 
 
-def test_load_memory_and_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_memory_and_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "cores", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 0, 0))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
@@ -51,7 +50,7 @@ def test_load_memory_and_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_command(monkeypatch):
     """In real processes: the self-test passes here."""
     monkeypatch.setattr(doctor, "cores", lambda: 64)  # so that no warning depends on this machine's load
     done = CliRunner().invoke(app, ["doctor", "--json"])
@@ -63,7 +62,7 @@ def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names[-6:] == [f"self-test: {name}" for name in tested] and len(names) == len({*names})
 
 
-def test_other_weights_of_the_shipped_model_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_weights_of_the_shipped_model_fail(tmp_path, monkeypatch):
     """One flipped bit."""
     shutil.copytree(ASSETS["nano"], tmp_path / "nano")
     shutil.copy(ASSETS["nano"].parent / "nano_vectors.json", tmp_path)
@@ -87,7 +86,7 @@ print(json.dumps({"name": "first", "status": "ok", "value": "well"}), flush=True
         ("time.sleep(60)", "its process took more than 3 s"),
     ],
 )
-def test_a_process_that_ends_early_is_a_failed_line(code: str, says: str) -> None:
+def test_a_process_that_ends_early_is_a_failed_line(code, says):
     first, last = doctor.in_process([sys.executable, "-c", BEGIN + code], seconds=3)
     assert first == Finding("first", "ok", "well")
     assert last.status == "failed" and says in last.value

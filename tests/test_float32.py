@@ -20,7 +20,7 @@ def restored() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("place", ["everywhere", "products"])
-def test_the_setting_is_restored(place: str) -> None:
+def test_the_setting_is_restored(place):
     """Set as the Trainer sets it, or for products alone; a later change by the Trainer is in effect where it was."""
     if place == "everywhere":
         torch.backends.fp32_precision = "tf32"

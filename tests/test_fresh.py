@@ -1,7 +1,5 @@
 """Forked processes have of a test what new interpreters have of it: files, arguments and environment."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

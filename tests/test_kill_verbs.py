@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def inputs(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(model_folder, tmp_path_factory) -> Path:
     """An encoder, a corpus and demonstrations, each in an older and a newer version; and pairs."""
     place = tmp_path_factory.mktemp("inputs")
     settings: dict[str, Any] = {"template": "{instruction}{text}{memory}", "pooling": Pooling("mean", "memory")}
@@ -74,7 +74,7 @@ REPLACING: dict[str, Command] = {
 
 
 @pytest.mark.parametrize("verb", [*FROM_NOTHING, *REPLACING])
-def test_there_is_the_old_one_or_the_new_one(verb: str, inputs: Path, tmp_path: Path) -> None:
+def test_there_is_the_old_one_or_the_new_one(verb, inputs, tmp_path):
     """To the byte, and in the end the new one without leftovers; where nothing was, nothing or the new one."""
     command = {**FROM_NOTHING, **REPLACING}[verb]
     old, undisturbed, target = (tmp_path / name / "target" for name in ("old", "undisturbed", "out"))
@@ -104,7 +104,7 @@ def test_there_is_the_old_one_or_the_new_one(verb: str, inputs: Path, tmp_path: 
         assert [path.name for path in target.parent.iterdir()] == ["target"] and not partial(tmp_path)
 
 
-def test_adapt(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_adapt(model_folder, tmp_path):
     """What was finished when it was killed is the same file in the end; the rest is what an undisturbed run writes."""
     texts = [f"Number {i} comes first. {SENTENCES[i % 5]} Then {i * 7} follows in case {i}." for i in range(40)]
     (tmp_path / "docs").mkdir()

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,7 @@ with claimed(Path(sys.argv[1]), "training into"):
 """
 
 
-def test_a_forked_process_does_not_keep_the_claim(tmp_path: Path) -> None:
+def test_a_forked_process_does_not_keep_the_claim(tmp_path):
     """As a DataLoader's worker, which lives for seconds after its parent was killed."""
     command = [sys.executable, "-c", FORKS, str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
@@ -44,7 +43,7 @@ def test_a_forked_process_does_not_keep_the_claim(tmp_path: Path) -> None:
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_claim_leaves_no_empty_folder(tmp_path: Path) -> None:
+def test_a_claim_leaves_no_empty_folder(tmp_path):
     check_unclaimed(tmp_path / "new", "x")
     assert not (tmp_path / "new").exists()
     with pytest.raises(ValueError, match="refused"), claimed(tmp_path / "new", "x"):
@@ -58,9 +57,7 @@ def test_a_claim_leaves_no_empty_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "new"]
 
 
-def test_a_file_system_without_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
     def flock(handle: int, how: int) -> None:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
@@ -70,7 +67,7 @@ def test_a_file_system_without_locks(
         check_unclaimed(tmp_path / "run", "training into")
 
 
-def test_two_writers_of_one_folder(tmp_path: Path) -> None:
+def test_two_writers_of_one_folder(tmp_path):
     """The second is refused, and leaves the first alone."""
     with atomic_folder(tmp_path / "out", marker="m") as first:
         (first / "m").write_text("first")
@@ -83,7 +80,7 @@ def test_two_writers_of_one_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_target_that_appears_while_it_is_written(tmp_path: Path) -> None:
+def test_a_target_that_appears_while_it_is_written(tmp_path):
     """By a process that takes no lock: the folder or file that is there first stays."""
     with pytest.raises(FileExistsError, match="out exists already"), atomic_folder(tmp_path / "out", marker="m") as new:
         (new / "m").write_text("second")
@@ -99,7 +96,7 @@ def test_a_target_that_appears_while_it_is_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "out"]
 
 
-def test_a_new_file_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_file_where_there_are_no_hard_links(tmp_path, monkeypatch):
     def link(*_: object) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 

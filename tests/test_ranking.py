@@ -28,7 +28,7 @@ def bm25(documents: list[str], query: str) -> list[float]:
     return scores
 
 
-def test_bm25_ranks_as_its_formula_does() -> None:
+def test_bm25_ranks_as_its_formula_does():
     draw = np.random.default_rng(3)
     vocabulary = [f"word{i}" for i in range(30)]
     documents = [" ".join(draw.choice(vocabulary, size=int(draw.integers(3, 30)))) for _ in range(40)]
@@ -42,7 +42,7 @@ def test_bm25_ranks_as_its_formula_does() -> None:
 
 
 @pytest.mark.parametrize("texts", [["a", "b c"], ["...", "!"]])
-def test_texts_without_words(texts: list[str]) -> None:
+def test_texts_without_words(texts):
     """The library takes words of two letters or more; without any, all scores are 0."""
     scores, rows = BM25(texts).top(["alpha", "a", ""], 2)
     assert scores.tolist() == [[0, 0]] * 3 and rows.tolist() == [[0, 1]] * 3
@@ -52,7 +52,7 @@ RANKINGS = st.lists(st.lists(st.integers(0, 30), unique=True, max_size=20), min_
 
 
 @given(rankings=RANKINGS, k=st.integers(1, 40))
-def test_fused_by_the_sum_of_reciprocal_ranks(rankings: list[list[int]], k: int) -> None:
+def test_fused_by_the_sum_of_reciprocal_ranks(rankings, k):
     items = sorted({item for ranking in rankings for item in ranking})
     sums = {item: sum(1 / (61 + ranking.index(item)) for ranking in rankings if item in ranking) for item in items}
     found = reciprocal_rank_fusion(rankings, k)

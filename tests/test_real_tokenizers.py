@@ -29,14 +29,12 @@ def lm_folder(name: str, folder: Path) -> Path:
     return tiny_lm(FAMILY[name], tokenizer, folder, **SIZES)
 
 
-@pytest.mark.parametrize(
-    "names", [("mistral",), pytest.param(("qwen2", "pythia", "phi2"), marks=pytest.mark.slow)], ids="-".join
-)
-def test_saved_and_exported(names: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_saved_and_exported(tmp_path):
     """One fresh process for all, forked; below each has a new interpreter."""
-    assert set(FAMILY) == set(REAL_TOKENIZERS) and set(names) < set(FAMILY)
+    assert set(FAMILY) == set(REAL_TOKENIZERS)
     made: dict[str, tuple[Encoder, tuple[Path, Path]]] = {}
-    for name in names:
+    for name in REAL_TOKENIZERS:
         encoder = tiny_encoder(lm_folder(name, tmp_path / name / "lm"), prompts={"query": "Find: "})
         check_template(encoder)
         made[name] = encoder, save_and_export(encoder, tmp_path / name)

@@ -85,11 +85,6 @@ def test_importing_recipes_and_the_command_line_opens_no_heavy_library():
 # Where recipes come from
 
 
-def test_a_folder_is_no_recipe(tmp_path):
-    with pytest.raises(ValueError, match="is a folder"):
-        Recipe.load(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,9 +1,6 @@
 """Unknown names and files that cannot be read: which of the two, the nearest name, and no long list."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +21,7 @@ from embrew.sweep.rows import read_sweep
         ("a\nb", None),
     ],
 )
-def test_an_unknown_name(name: str, nearest: str | None) -> None:
+def test_an_unknown_name(name, nearest):
     with pytest.raises(FileNotFoundError) as error:
         Recipe.load(name)
     said = str(error.value)
@@ -44,7 +41,7 @@ def test_an_unknown_name(name: str, nearest: str | None) -> None:
         ("", "no recipe is named ''"),
     ],
 )
-def test_a_file_that_is_not_there(given: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_not_there(given, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()
     (tmp_path / "mine.yaml").write_text("seed: 1")
@@ -52,7 +49,7 @@ def test_a_file_that_is_not_there(given: str, words: str, tmp_path: Path, monkey
         Recipe.load(given)
 
 
-def test_suites_sweeps_and_launches() -> None:
+def test_suites_sweeps_and_launches():
     with pytest.raises(FileNotFoundError, match="no suite named 'quik'; did you mean 'quick'"):
         read_suite("quik")
     with pytest.raises(
@@ -63,7 +60,7 @@ def test_suites_sweeps_and_launches() -> None:
         read_launch("launch/fsdp")
 
 
-def test_what_is_no_text_is_one_line_each(tmp_path: Path) -> None:
+def test_what_is_no_text_is_one_line_each(tmp_path):
     (tmp_path / "empty.yaml").touch()
     (tmp_path / "blank.yaml").write_text(" \n")
     (tmp_path / "latin.yaml").write_bytes(b"seed: 1 \xe9\n")

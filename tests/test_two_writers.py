@@ -60,7 +60,7 @@ TARGETS = {"context add": "encoder/contexts/new", "data mine": "out.jsonl", "rec
 
 
 @pytest.fixture(scope="module")
-def inputs(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(model_folder, tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("inputs")
     scene.write_small(place, model_folder("llama"))
     shutil.rmtree(place / "docs")
@@ -69,7 +69,7 @@ def inputs(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Callable[[], Any]], None]:
+def held(monkeypatch) -> Callable[[Path, Callable[[], Any]], None]:
     """Run a function when a target is about to be written: it is locked, or gets its temporary file or folder."""
 
     def hold(target: Path, first: Callable[[], Any]) -> None:
@@ -98,9 +98,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Callable[[], Any]],
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_second_is_refused(
-    verb: str, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: Any
-) -> None:
+def test_the_second_is_refused(verb, inputs, tmp_path, monkeypatch, held):
     place = tmp_path / "place"
     shutil.copytree(inputs, place)
     monkeypatch.chdir(place)

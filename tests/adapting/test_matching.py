@@ -1,7 +1,5 @@
 """Texts in texts, word by word."""
 
-from __future__ import annotations
-
 import pytest
 
 from embrew.adapting.preparation.leaks import HeldOutTexts
@@ -21,11 +19,11 @@ from embrew.analysis.qa import QA
         ("e-mail", "email", False),
     ],
 )
-def test_what_counts_as_the_same(one: str, other: str, same: bool) -> None:
+def test_what_counts_as_the_same(one, other, same):
     assert (text_key(one) == text_key(other)) == same
 
 
-def test_finder_is_a_plain_search() -> None:
+def test_finder_is_a_plain_search():
     """Against a search for each text, on word boundaries."""
     texts = ["the cat sat on", "cat sat on the mat", "on the", "the", "mat the cat", "xyz the cat sat on"]
     inside = "The cat: sat — on the mat; then the catalogue. MAT, the cat!"
@@ -53,7 +51,7 @@ def test_finder_is_a_plain_search() -> None:
         ("", "anything", False),
     ],
 )
-def test_questions_in_texts(question: str, text: str, found: bool) -> None:
+def test_questions_in_texts(question, text, found):
     assert bool(QuestionFinder([question])(text)) == found
 
 
@@ -68,10 +66,10 @@ def test_questions_in_texts(question: str, text: str, found: bool) -> None:
         ("Storage: it is kept cold and dry and dark, always.", "It is kept cold", False),
     ],
 )
-def test_long_answers_in_texts(answer: str, text: str, found: bool) -> None:
+def test_long_answers_in_texts(answer, text, found):
     assert HeldOutTexts([QA("q", answer)]).holds_answer(text) == found
 
 
 @pytest.mark.parametrize("text", ["Paris.", "Which city? A) Paris B) Rome", "- Rome\n- Paris\n", "B) Paris Answer: B"])
-def test_items_of_lists(text: str) -> None:
+def test_items_of_lists(text):
     assert "paris" in items(text) and "paris" not in items("Paris is a city.")

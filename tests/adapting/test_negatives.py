@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,14 +19,14 @@ FAST: dict[str, Any] = {"inputs": {"seed": 1}, "milliseconds": 0.1, "minutes": 1
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Any:
+def data(tmp_path) -> Any:
     """Questions and answers 20 degrees apart; the first one comes with a negative."""
     rows = [{"query": f"question at {3 * i}", "positive": f"answer of it at {3 * i + 20}"} for i in range(60)]
     rows = [{**row, "negatives": ["given, at 170"] if i % 2 else []} for i, row in enumerate(rows)]
     return prepare(None, write_rows(tmp_path / "pairs.jsonl", rows), tmp_path / "out" / "data")
 
 
-def test_pairs_without_negatives_get_training_texts(data: Any, tmp_path: Path) -> None:
+def test_pairs_without_negatives_get_training_texts(data, tmp_path):
     file = tmp_path / "out" / "mined" / "start.jsonl"
     assert mined_pairs(Angles(), data, file, CHOSEN, **FAST) is not None
     before, after = read_rows(data.pairs), read_rows(file)
@@ -43,7 +42,7 @@ def test_pairs_without_negatives_get_training_texts(data: Any, tmp_path: Path) -
     assert sum(bool(row["negatives"]) for row in after) > sum(bool(row["negatives"]) for row in before)
 
 
-def test_what_was_mined_is_kept(data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_mined_is_kept(data, tmp_path, monkeypatch):
     file = tmp_path / "out" / "mined" / "start.jsonl"
     seconds = mined_pairs(Angles(), data, file, CHOSEN, **FAST)
     monkeypatch.setattr(negatives, "mine", lambda *_, **__: pytest.fail("mined again"))
@@ -56,9 +55,7 @@ def test_what_was_mined_is_kept(data: Any, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("changed", "said"), [({"milliseconds": 1e6}, "that would take"), ({}, "no negatives were")])
-def test_nothing_is_mined(
-    data: Any, tmp_path: Path, changed: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_mined(data, tmp_path, changed, said, caplog):
     """Where it would take too long, and where no text is far enough from the answer."""
     chosen = CHOSEN if changed else CHOSEN.model_copy(update={"relative_margin": 1.0})
     with caplog.at_level("INFO"):

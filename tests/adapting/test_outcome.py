@@ -37,7 +37,7 @@ def prepared(folder: Path, **counts: int) -> Prepared:
     return Prepared(folder, {"counts": {"train_pairs": 800, "test_queries": 60, **counts}})
 
 
-def test_what_is_used_and_what_is_cheapest(tmp_path: Path) -> None:
+def test_what_is_used_and_what_is_cheapest(tmp_path):
     """Dev chooses, whatever the test says; a faster model counts where its difference on dev can be chance."""
     best = row("large, trained", HALF, MORE, milliseconds=9.0, start="large", seconds=60.0, steps=40, best_step=20)
     far = row("tiny", MORE, HALF, milliseconds=0.1, start="tiny")
@@ -54,7 +54,7 @@ def test_what_is_used_and_what_is_cheapest(tmp_path: Path) -> None:
     assert advice_lines(rows, best, prepared(tmp_path), quick=False)[1].startswith("No faster encoder is within chance")
 
 
-def test_an_untrained_one_is_the_best(tmp_path: Path) -> None:
+def test_an_untrained_one_is_the_best(tmp_path):
     """Of equal scores the first, which needs no training; a training that dev did not choose is no model."""
     first = row("ready", HALF, MORE, milliseconds=1.0, start="ready")
     kept = row("ready, trained", HALF, MORE, milliseconds=1.0, start="ready", seconds=60.0, steps=40, best_step=0)
@@ -77,7 +77,7 @@ def test_an_untrained_one_is_the_best(tmp_path: Path) -> None:
     assert "give more --minutes" in advice_lines([last, *rows[-2:]], last, prepared(tmp_path), quick=False)[2]
 
 
-def test_steps_are_what_the_minutes_allow(tmp_path: Path) -> None:
+def test_steps_are_what_the_minutes_allow(tmp_path):
     """By hand: shares of the time left by evaluations, at most the epochs, and never less than one step."""
     chosen = read_defaults().methods["lbr"]  # half and half; 3 and 5 epochs; batches of 8 and 32
     counts = {"train_passages": 0, "train_pairs": 1000, "made_pairs": 0}
@@ -100,7 +100,7 @@ def test_steps_are_what_the_minutes_allow(tmp_path: Path) -> None:
     assert steps(0.01, 60.0) == ([1, 1], 1)
 
 
-def test_a_step_is_timed_on_short_and_long_rows() -> None:
+def test_a_step_is_timed_on_short_and_long_rows():
     """A quarter of a sorted batch has nearly the batch's mean length, which its first quarter has not."""
     lengths = [number**2 for number in range(32)]
     whole = sum(lengths) / 32
@@ -113,7 +113,7 @@ def test_a_step_is_timed_on_short_and_long_rows() -> None:
 
 
 @pytest.fixture
-def beir(tmp_path: Path) -> Path:
+def beir(tmp_path) -> Path:
     """Questions after one number each; the last one's judgement is another document."""
     texts = [f"number{i} stands alone here" for i in range(12)]
     return write_beir(
@@ -124,7 +124,7 @@ def beir(tmp_path: Path) -> Path:
     )
 
 
-def test_bm25_scores_are_kept(beir: Path, tmp_path: Path) -> None:
+def test_bm25_scores_are_kept(beir, tmp_path):
     found = score_bm25(beir, "test", tmp_path / "out")
     assert found.main_score == pytest.approx(3 / 4) and found.examples["rank"] == [1, 1, 1, 12]
     again = score_bm25(beir, "test", tmp_path / "out")
@@ -146,7 +146,7 @@ class Reversed:
     encode = encode_document
 
 
-def test_an_encoder_fused_with_bm25_is_scored_once(beir: Path, tmp_path: Path) -> None:
+def test_an_encoder_fused_with_bm25_is_scored_once(beir, tmp_path):
     """Of 12 documents the vectors rank number i as 12 - i, and BM25 finds the one with the query's word alone."""
     options: Any = {"name": "reversed", "batch_tokens": 100}
     found = score_hybrid(Reversed, beir, "test", tmp_path / "out", **options)

@@ -21,7 +21,7 @@ def words(i: int) -> str:
 
 
 @pytest.fixture
-def docs(tmp_path: Path) -> Path:
+def docs(tmp_path) -> Path:
     folder = tmp_path / "docs"
     folder.mkdir()
     for i in range(40):
@@ -30,7 +30,7 @@ def docs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[int], Path]:
+def write(tmp_path) -> Callable[[int], Path]:
     def pairs(count: int) -> Path:
         rows = [{"question": f"What is known of case {i}?", "answer": words(i)} for i in range(count)]
         return write_rows(tmp_path / "pairs.jsonl", rows)
@@ -42,7 +42,7 @@ def texts(path: Path, *columns: str) -> set[str]:
     return {normalised(row[column]) for row in read_rows(path) for column in columns}
 
 
-def test_what_is_held_out_is_not_trained_on(docs: Path, write: Callable[[int], Path], tmp_path: Path) -> None:
+def test_what_is_held_out_is_not_trained_on(docs, write, tmp_path):
     data = prepare(docs, write(40), tmp_path / "data")
     test = read_beir(data.test, "test")
     assert len(test.queries) == 8 and data.count("train_pairs") == 24 and data.count("linked") == 40
@@ -59,7 +59,7 @@ def test_what_is_held_out_is_not_trained_on(docs: Path, write: Callable[[int], P
     assert prepare(docs, tmp_path / "pairs.jsonl", tmp_path / "data").manifest == data.manifest
 
 
-def test_changed_files_are_refused(docs: Path, write: Callable[[int], Path], tmp_path: Path) -> None:
+def test_changed_files_are_refused(docs, write, tmp_path):
     prepare(docs, write(40), tmp_path / "data")
     with pytest.raises(FileExistsError, match="other files or settings \\(max_chars\\)"):
         prepare(docs, tmp_path / "pairs.jsonl", tmp_path / "data", max_chars=100)
@@ -68,7 +68,7 @@ def test_changed_files_are_refused(docs: Path, write: Callable[[int], Path], tmp
         prepare(docs, tmp_path / "pairs.jsonl", tmp_path / "data")
 
 
-def test_wrong_choices_are_negatives_and_are_searched(docs: Path, tmp_path: Path) -> None:
+def test_wrong_choices_are_negatives_and_are_searched(docs, tmp_path):
     rows = [{"question": f"Which is it, {i}?", "choices": [f"no {i}", f"yes {i}"], "answer": "B"} for i in range(30)]
     data = prepare(docs, write_rows(tmp_path / "pairs.jsonl", rows), tmp_path / "data")
     first = json.loads(data.pairs.read_text().splitlines()[0])
@@ -80,7 +80,7 @@ def test_wrong_choices_are_negatives_and_are_searched(docs: Path, tmp_path: Path
         assert corpus[document] == f"yes {number}" and f"no {number}" in corpus.values()
 
 
-def test_a_question_that_is_a_document_has_its_id(tmp_path: Path) -> None:
+def test_a_question_that_is_a_document_has_its_id(tmp_path):
     """Duplicate questions, each the answer of the other: evaluation leaves a query's own text out by id and text."""
     both = [(f"How to do {i}, by hand?", f"{words(i)} By hand?") for i in range(40)]
     rows = [{"question": q, "answer": a} for pair in both for q, a in (pair, pair[::-1])]
@@ -93,7 +93,7 @@ def test_a_question_that_is_a_document_has_its_id(tmp_path: Path) -> None:
     assert all(corpus[query] == text for query, text in read_beir(test, "test").queries.items())
 
 
-def test_no_pairs(docs: Path, tmp_path: Path) -> None:
+def test_no_pairs(docs, tmp_path):
     """First sentences of held-out documents stand in for questions; those of the others are trained on."""
     data = prepare(docs, None, tmp_path / "data")
     assert data.manifest["questions_made"] and data.count("documents_held_out") == 8
@@ -105,7 +105,7 @@ def test_no_pairs(docs: Path, tmp_path: Path) -> None:
         assert not any(normalised(text) in passage for passage in trained)
 
 
-def test_one_document_without_pairs(tmp_path: Path) -> None:
+def test_one_document_without_pairs(tmp_path):
     """Its last passages are held out."""
     (tmp_path / "book.txt").write_text("\n\n".join(words(i) for i in range(40)))
     data = prepare(tmp_path / "book.txt", None, tmp_path / "data", max_chars=200)
@@ -115,7 +115,7 @@ def test_one_document_without_pairs(tmp_path: Path) -> None:
     assert not any(normalised(text) in one for text in read_beir(data.test, "test").queries.values() for one in trained)
 
 
-def test_one_document_with_few_pairs(tmp_path: Path) -> None:
+def test_one_document_with_few_pairs(tmp_path):
     """A handbook and a few questions: its passages are trained on, but those that hold an answer."""
     (tmp_path / "book.txt").write_text("\n\n".join(words(i) for i in range(40)))
     rows = [{"question": f"What of case {i}?", "answer": words(i), "source": "book"} for i in range(5)]
@@ -126,7 +126,7 @@ def test_one_document_with_few_pairs(tmp_path: Path) -> None:
     assert len(trained) == 35 and not any(answer in text or text in answer for answer in held for text in trained)
 
 
-def test_too_little_of_everything(tmp_path: Path) -> None:
+def test_too_little_of_everything(tmp_path):
     (tmp_path / "docs").mkdir()
     with pytest.raises(FileNotFoundError, match="holds no documents"):
         prepare(tmp_path / "docs", None, tmp_path / "data")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,14 +42,14 @@ FORMS: dict[str, Callable[[str, str, str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_jsonl_forms(form: str, tmp_path: Path) -> None:
+def test_jsonl_forms(form, tmp_path):
     file = write_rows(tmp_path / "pairs.jsonl", [FORMS[form](*pair) for pair in PAIRS])
     read = read_pairs(data_source(file, "pairs"))
     assert [(pair.question, pair.answer, *pair.negatives) for pair in read] == PAIRS
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet", "saved"])
-def test_files_of_other_kinds(kind: str, tmp_path: Path) -> None:
+def test_files_of_other_kinds(kind, tmp_path):
     rows, place = [{"query": q, "positive": a, "negative_1": n} for q, a, n in PAIRS], tmp_path / f"pairs.{kind}"
     if kind == "csv":
         with place.open("w", newline="") as file:
@@ -67,7 +66,7 @@ def test_files_of_other_kinds(kind: str, tmp_path: Path) -> None:
     assert [(pair.question, pair.answer, *pair.negatives) for pair in read] == PAIRS
 
 
-def test_labelled_sentences_are_filtered_or_refused(tmp_path: Path) -> None:
+def test_labelled_sentences_are_filtered_or_refused(tmp_path):
     rows: Rows = [{"sentence1": q, "sentence2": a, "label": 1} for q, a, _ in PAIRS]
     rows += [{"sentence1": q, "sentence2": n, "label": 0} for q, _, n in PAIRS]
     file = write_rows(tmp_path / "sentences.jsonl", rows)
@@ -77,7 +76,7 @@ def test_labelled_sentences_are_filtered_or_refused(tmp_path: Path) -> None:
     assert [(pair.question, pair.answer) for pair in read] == [(q, a) for q, a, _ in PAIRS]
 
 
-def test_own_names_of_columns(tmp_path: Path) -> None:
+def test_own_names_of_columns(tmp_path):
     file = write_rows(tmp_path / "pairs.jsonl", [{"title": q, "body": a} for q, a, _ in PAIRS])
     by_option = read_pairs(data_source(file, "pairs", columns={"question": "title", "answer": "body"}))
     by_keys = read_pairs(data_source({"path": str(file), "columns": {"query": "title", "positive": "body"}}, "pairs"))
@@ -86,7 +85,7 @@ def test_own_names_of_columns(tmp_path: Path) -> None:
         read_pairs(data_source(file, "pairs"))
 
 
-def test_a_beir_folder_gives_pairs_and_documents(tmp_path: Path) -> None:
+def test_a_beir_folder_gives_pairs_and_documents(tmp_path):
     write_rows(
         tmp_path / "corpus.jsonl", [{"_id": f"d{i}", "title": "", "text": a} for i, (_, a, _) in enumerate(PAIRS)]
     )
@@ -99,7 +98,7 @@ def test_a_beir_folder_gives_pairs_and_documents(tmp_path: Path) -> None:
     assert [document.text for document in documents] == [a for _, a, _ in PAIRS], "queries are no documents"
 
 
-def test_documents_of_a_table(tmp_path: Path) -> None:
+def test_documents_of_a_table(tmp_path):
     Dataset.from_list([{"text": a, "body": q} for q, a, _ in PAIRS]).to_parquet(tmp_path / "texts.parquet")
     plain = documents_of_source(data_source(tmp_path / "texts.parquet", "documents"))
     assert [document.text for document in plain] == [a for _, a, _ in PAIRS]

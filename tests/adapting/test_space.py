@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ def minilm() -> Path:
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def corpus(tmp_path) -> Path:
     """Documents, queries without labels, and a BEIR folder whose test queries have judgements."""
     documents = [{"_id": f"d{i}", "text": f"{name}: {SENTENCES[i % 5]}"} for i, name in enumerate(NAMES * 2)]
     queries = [{"_id": f"q{i}", "text": f"what is a {name}"} for i, name in enumerate(NAMES)]
@@ -45,7 +44,7 @@ def corpus(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_from_queries_to_a_search(model_folder: Callable[[str], Path], minilm: Path, corpus: Path) -> None:
+def test_from_queries_to_a_search(model_folder, minilm, corpus):
     teacher = open_stock(str(minilm))
     SearchIndex.build(teacher, corpus / "corpus.jsonl").save(corpus / "index")
     given: dict[str, Any] = {
@@ -99,7 +98,7 @@ def test_from_queries_to_a_search(model_folder: Callable[[str], Path], minilm: P
 
 
 @pytest.mark.slow
-def test_first_layers_of_the_teacher_for_vectors_of_encode(minilm: Path, corpus: Path) -> None:
+def test_first_layers_of_the_teacher_for_vectors_of_encode(minilm, corpus):
     encode_corpus(open_stock(str(minilm)), str(corpus / "corpus.jsonl"), str(corpus / "vectors"))
     encode_corpus(open_stock(str(minilm)), str(corpus / "corpus.jsonl"), str(corpus / "short"), truncate_dim=100)
     given: dict[str, Any] = {
@@ -128,7 +127,7 @@ def test_first_layers_of_the_teacher_for_vectors_of_encode(minilm: Path, corpus:
     assert not (corpus / "two").exists()
 
 
-def test_documents_are_ranked_in_chunks_by_their_leading_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_are_ranked_in_chunks_by_their_leading_dimensions(monkeypatch):
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(200, 16)).astype(np.float32)
     documents = [Document(id=str(number), text="text") for number in range(200)]
@@ -142,7 +141,7 @@ def test_documents_are_ranked_in_chunks_by_their_leading_dimensions(monkeypatch:
         assert ranked.tolist() == np.argsort(-cosines, axis=1)[:, :101].tolist()  # one may be the query itself
 
 
-def test_queries_are_held_out() -> None:
+def test_queries_are_held_out():
     texts = [f"query {i}" for i in range(40)]
     train, test = split_queries([*texts, "QUERY  3"], None, seed=1)
     assert len(train) == 32 and len(test) == 8 and set(train) | set(test.values()) <= {*texts, "QUERY  3"}
@@ -163,25 +162,7 @@ def by_command(model: Path, given: dict[str, Any]) -> dict[str, Any]:
     return report
 
 
-def test_options_of_the_command() -> None:
-    needed = {"--teacher": "m", "--queries": "q", "--index": "i"}
-    for missing in needed:
-        words = [word for pair in needed.items() if missing not in pair for word in pair]
-        result = CliRunner().invoke(app, ["into-space", "nano", *words])
-        assert result.exit_code == 2 and f"Missing option '{missing}'" in result.stderr
-    result = CliRunner().invoke(
-        app, ["into-space", "nano", "--pairs", "p", *(w for pair in needed.items() for w in pair)]
-    )
-    assert result.exit_code == 2 and "No such option: --pairs" in result.stderr
-
-
-@pytest.mark.parametrize("option", ["--into-space", "--queries", "--index", "--judged", "--layers"])
-def test_adapt_has_none_of_its_options(option: str) -> None:
-    result = CliRunner().invoke(app, ["adapt", "nano", "--pairs", "p", option, "1"])
-    assert result.exit_code == 2 and f"No such option: {option}" in result.stderr
-
-
-def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_are_refused(tmp_path, monkeypatch):
     """The command that is named trains the same student: the recipe's model and teacher are given."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     said = r"train \S+/out/recipes/distill.yaml encoder.model=nano stages.distill.objective.teacher=minilm --output DIR"

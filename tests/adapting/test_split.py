@@ -18,7 +18,7 @@ def split_pairs(pairs: list[QA], documents: list[Document], *, seed: int = 42) -
     return split_by(pairs, documents, HELD_OUT, seed=seed)
 
 
-def test_an_answer_is_found_in_its_document_word_by_word() -> None:
+def test_an_answer_is_found_in_its_document_word_by_word():
     documents = [
         Document("a.md", "Some words before. The quick, brown fox jumps\nover the lazy DOG near the old river bank!"),
         Document("b.md", "Something else entirely, about cats that sleep and purr all day long in the sun."),
@@ -37,7 +37,7 @@ def test_an_answer_is_found_in_its_document_word_by_word() -> None:
     assert found == [["a.md"], [], ["b.md"], ["b.md"], ["c.jsonl#7"], ["c.jsonl#7"], []]
 
 
-def test_pairs_are_connected_through_questions_answers_and_documents() -> None:
+def test_pairs_are_connected_through_questions_answers_and_documents():
     pairs = [
         QA("one", "first"),
         QA("ONE ", LONG),  # the question of 0
@@ -53,7 +53,7 @@ def test_pairs_are_connected_through_questions_answers_and_documents() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_parts_share_nothing(seed: int) -> None:
+def test_parts_share_nothing(seed):
     """Chains of pairs that share a question, an answer or a document lie in one part."""
     documents = [Document(f"d{i}.txt", f"text {i} " + LONG.replace("fox", f"fox{i}")) for i in range(100)]
     pairs = []
@@ -71,7 +71,7 @@ def test_parts_share_nothing(seed: int) -> None:
     assert found.held_out == held, "documents of held-out pairs are not trained on"
 
 
-def test_few_pairs_are_all_held_out() -> None:
+def test_few_pairs_are_all_held_out():
     """Half of them are dev, half the test; a pair more, and most are trained on."""
     pairs = [QA(f"q{i}", f"a{i}") for i in range(HELD_OUT.few - 1)]
     assert split_pairs(pairs, []).parts == ("dev",) * 9 + ("test",) * 10
@@ -79,7 +79,7 @@ def test_few_pairs_are_all_held_out() -> None:
     assert [parts.count(part) for part in ("train", "dev", "test")] == [12, 4, 4]
 
 
-def test_one_document_is_split_by_question() -> None:
+def test_one_document_is_split_by_question():
     documents = [Document("book.pdf", LONG)]
     pairs = [QA(f"q{i}", f"a{i}", source="book") for i in range(50)]
     found = split_pairs(pairs, documents)
@@ -87,13 +87,13 @@ def test_one_document_is_split_by_question() -> None:
     assert found.parts.count("test") == 10
 
 
-def test_few_pairs_of_all_documents_leave_the_documents() -> None:
+def test_few_pairs_of_all_documents_leave_the_documents():
     pairs = [QA(f"q{i}", f"a{i}", source="book") for i in range(5)]
     found = split_pairs(pairs, [Document("book.pdf", LONG)])
     assert set(found.parts) == {"dev", "test"} and not found.by_document and not found.held_out
 
 
-def test_one_long_answer_to_nearly_everything() -> None:
+def test_one_long_answer_to_nearly_everything():
     """The connected pairs are trained on, the others held out."""
     pairs = [QA(f"q{i}", LONG) for i in range(40)] + [QA("q", "no"), QA("r", "perhaps")]
     found = split_pairs(pairs, [])
@@ -101,7 +101,7 @@ def test_one_long_answer_to_nearly_everything() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_classes_of_answers_are_divided_in_proportion(seed: int) -> None:
+def test_classes_of_answers_are_divided_in_proportion(seed):
     """The numbers of PubMedQA's labels, and answers that only one pair has."""
     answers = ["yes"] * 552 + ["no"] * 338 + ["maybe"] * 110
     pairs = [QA(f"question {i}?", answer, source=f"{i}.txt") for i, answer in enumerate(answers)]
@@ -116,5 +116,5 @@ def test_classes_of_answers_are_divided_in_proportion(seed: int) -> None:
     assert parts[:50].count("test") == parts[50:].count("test") == 10
 
 
-def test_pairs_that_say_the_same_are_kept_once() -> None:
+def test_pairs_that_say_the_same_are_kept_once():
     assert without_duplicates([QA("a", "b"), QA("A ", "b"), QA("a", "c")]) == [QA("a", "b"), QA("a", "c")]

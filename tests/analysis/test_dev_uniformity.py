@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from typer.testing import CliRunner
 
 from embrew.analysis.uniformity import add_uniformity, alignment_uniformity
 from embrew.cli import app
-from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
 from embrew.training.stage_evaluation import EvaluateSets
 from tests.conftest import SENTENCES
@@ -32,12 +30,12 @@ def jsonl(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 @pytest.fixture
-def sts(tmp_path: Path) -> Path:
+def sts(tmp_path) -> Path:
     jsonl(tmp_path / "STS" / "test.jsonl", STS[:4])
     return jsonl(tmp_path / "STS" / "dev.jsonl", STS).parent
 
 
-def test_the_same_figures_as_the_analysis(sts: Path, make_encoder: Callable[..., Encoder]) -> None:
+def test_the_same_figures_as_the_analysis(sts, make_encoder):
     encoder = make_encoder()
     sets = add_uniformity(dev_sets([sts]), sts, above=3.5)
     assert isinstance(sets, EvaluateSets)
@@ -54,14 +52,14 @@ def test_the_same_figures_as_the_analysis(sts: Path, make_encoder: Callable[...,
     }  # fmt: skip
 
 
-def test_rows_of_query_and_positive(sts: Path, tmp_path: Path) -> None:
+def test_rows_of_query_and_positive(sts, tmp_path):
     sets = add_uniformity(dev_sets([sts]), jsonl(tmp_path / "held-out.jsonl", PAIRS), max_texts=3)
     assert len(sets.positives) == 3
     assert set(sets.positives) <= {(row["anchor"], row["positive"]) for row in PAIRS}
     assert len(sets.different) == 3
 
 
-def test_what_is_refused(sts: Path, tmp_path: Path) -> None:
+def test_what_is_refused(sts, tmp_path):
     with pytest.raises(ValueError, match=r"no pair scores above 4\.5; the highest score is 4; give a lower threshold"):
         add_uniformity(dev_sets([sts]), sts, above=4.5)
     named = jsonl(tmp_path / "alignment" / "dev.jsonl", STS).parent
@@ -69,7 +67,7 @@ def test_what_is_refused(sts: Path, tmp_path: Path) -> None:
         add_uniformity(dev_sets([named]), sts)
 
 
-def test_a_run_logs_them(sts: Path, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_run_logs_them(sts, model_folder, tmp_path):
     rows = [{"query": row["sentence1"], "positive": row["sentence2"]} for row in STS]
     recipe = {
         "encoder": {"model": str(model_folder("llama")), "pooling": {"mode": "mean"}, "lora": {"r": 4}},

@@ -1,7 +1,5 @@
 """Separation, perplexity and what is said of them, against plain loops."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from embrew.analysis.efficiency import Curve, Evaluation, as_rows, pareto, read_curve
+from embrew.analysis.efficiency import Curve, Evaluation, pareto, read_curve
 from embrew.analysis.plots import by_stage
 from embrew.cli import app
 
@@ -21,7 +21,7 @@ def points(*scores: tuple[int, float]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
+def runs(tmp_path) -> Path:
     """`two`: 5 steps of 16 rows without a curve, then 4 steps of 32 of 64 rows. `one`: 8 steps of 32 of 256 rows."""
     logs = {
         "two": {
@@ -48,7 +48,7 @@ def sums(curve: Curve) -> list[tuple[Any, ...]]:
     return [(m.stage, m.step, m.samples, m.epochs, m.scores["dev"]) for m in curve.evaluations]
 
 
-def test_samples_by_hand(runs: Path) -> None:
+def test_samples_by_hand(runs):
     assert sums(read_curve(runs / "two")) == [
         ("first", 0, 0, 0.0, 0.3),
         ("first", 5, 80, 0.5, 0.4),
@@ -61,7 +61,7 @@ def test_samples_by_hand(runs: Path) -> None:
     assert [row[2] for row in alone] == [0, 32, 64, 128]
 
 
-def test_what_it_takes_to_pass(runs: Path) -> None:
+def test_what_it_takes_to_pass(runs):
     two_stages, one_stage = read_curve(runs / "two"), read_curve(runs / "one")
     assert one_stage.best.score == 0.65
     passed = two_stages.passes(one_stage.best.score)
@@ -71,7 +71,7 @@ def test_what_it_takes_to_pass(runs: Path) -> None:
     assert one_stage.passes(0.65) is None  # as good is not better
 
 
-def test_the_front_is_what_no_moment_beats() -> None:
+def test_the_front_is_what_no_moment_beats():
     generator = random.Random(0)
     for _ in range(50):
         curves = [
@@ -98,24 +98,11 @@ def test_the_front_is_what_no_moment_beats() -> None:
         assert len(front) == len(wanted)
 
 
-def test_rows_for_a_table(runs: Path) -> None:
-    rows = as_rows([read_curve(runs / "two"), read_curve(runs / "one")])
-    assert len(rows) == 5 + 5
-    assert [(Path(row["run"]).name, row["samples"]) for row in rows if row["pareto"]] == [
-        ("two", 0),
-        ("two", 112),
-        ("two", 144),
-        ("one", 32),
-        ("one", 64),
-        ("one", 128),
-    ]
-
-
 def run(*arguments: object) -> Any:
     return CliRunner().invoke(app, ["analyze", "efficiency", *map(str, arguments)], env={"COLUMNS": "160"})
 
 
-def test_the_verb(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verb(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(runs)
     result = run("two", "--against", "one", "--output", tmp_path / "out", "--picture", "svg")
     assert result.exit_code == 0, result.output
@@ -133,7 +120,7 @@ def test_the_verb(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert run(runs / "one", "--against", runs / "two").output.count("never") == 1
 
 
-def test_epochs_are_of_one_stage(runs: Path) -> None:
+def test_epochs_are_of_one_stage(runs):
     """No line goes back to an earlier epoch; a stage begins where the one before has ended."""
     stages = list(by_stage(read_curve(runs / "two")))
     assert [([evaluation.epochs for evaluation in stage], last) for stage, last in stages] == [
@@ -143,7 +130,7 @@ def test_epochs_are_of_one_stage(runs: Path) -> None:
     assert stages[1][0][0].scores == stages[0][0][-1].scores
 
 
-def test_alignment_and_uniformity_have_a_panel(runs: Path, tmp_path: Path) -> None:
+def test_alignment_and_uniformity_have_a_panel(runs, tmp_path):
     log = json.loads((runs / "one" / "run.json").read_text())
     for scores in [log["scores"]["base"], *(point["scores"] for point in log["curves"]["only"])]:
         scores |= {"alignment": 0.5, "uniformity": -2.0}
@@ -152,7 +139,7 @@ def test_alignment_and_uniformity_have_a_panel(runs: Path, tmp_path: Path) -> No
     assert "alignment (less is closer positives)" in (tmp_path / "efficiency.svg").read_text()
 
 
-def test_what_is_refused(runs: Path, tmp_path: Path) -> None:
+def test_what_is_refused(runs, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no run\.json"):
         read_curve(tmp_path / "none")
     with pytest.raises(ValueError, match="has no stage 'third'; it has first, second"):

@@ -1,7 +1,5 @@
 """A surface's cells are the scores of encoders that are really cut; what is read off it, by hand."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

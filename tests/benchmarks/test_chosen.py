@@ -1,7 +1,5 @@
 """The number of demonstrations is chosen on rows that are neither shown as demonstrations nor judged afterwards."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from tests.conftest import by_default, data_folder
 
 
 @pytest.mark.parametrize("name", by_default(["banking77"], ["banking77", "medquad_retrieval"]))
-def test_dev_rows_made_of_training_rows(name: str, tmp_path: Path):
+def test_dev_rows_made_of_training_rows(name, tmp_path):
     data = data_folder()
     shown = candidates(name)[:8]
     made = dev_of(data / name, shown, tmp_path / name)

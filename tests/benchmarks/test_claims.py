@@ -1,7 +1,5 @@
 """A claim of a plan holds, is reversed, or is not resolved, seed by seed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

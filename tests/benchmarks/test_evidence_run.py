@@ -23,7 +23,7 @@ __all__ = ["values"]  # the fixture
 
 
 @pytest.fixture
-def plan(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def plan(values, tmp_path, monkeypatch) -> Path:
     """An untrained row, and a first stage with two seeds, evaluated on a few pairs of sentences."""
     monkeypatch.setenv("EMBREW_DATA", str(tmp_path))  # which results name; nothing of it is read
     data = tmp_path / "STS"
@@ -60,7 +60,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[st
     return found
 
 
-def test_a_plan_in_parts(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_in_parts(plan, monkeypatch):
     with pytest.raises(SystemExit, match="nothing of it is finished; run it without --finished"):
         run(plan, monkeypatch, "--finished")
     with pytest.raises(FileNotFoundError):  # a part writes no table
@@ -88,7 +88,8 @@ def test_a_plan_in_parts(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_a_table_of_two_machines(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_a_table_of_two_machines(plan, monkeypatch):
     """The table keeps the seed that ran elsewhere, with where that was; not with other settings, tasks or dtype."""
     with pytest.raises(FileNotFoundError):  # a part writes no table
         run(plan, monkeypatch, "--only", "A, seed 1|untrained")
@@ -130,7 +131,7 @@ def test_a_table_of_two_machines(plan: Path, monkeypatch: pytest.MonkeyPatch) ->
         run(plan, monkeypatch, "--finished")
 
 
-def test_what_is_finished_is_the_plans(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_finished_is_the_plans(plan, monkeypatch):
     """With other settings, neither a table of what is there nor a further run takes the old scores."""
     run(plan, monkeypatch)
     rows = yaml.safe_load((plan / "plan.yaml").read_text())["rows"]
@@ -146,9 +147,8 @@ def test_what_is_finished_is_the_plans(plan: Path, monkeypatch: pytest.MonkeyPat
     assert run(plan, monkeypatch, "--finished")["missing"] == ["A: compress (seed 1)"]
 
 
-def test_a_stage_of_another_plan_is_taken_over_and_its_scores_are_not(
-    plan: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_a_stage_of_another_plan_is_taken_over_and_its_scores_are_not(plan, monkeypatch):
     """The other plan's suite has a task of the same name, and other rows."""
     run(plan, monkeypatch)
     trained = plan / "work" / "plan" / "A" / "1"

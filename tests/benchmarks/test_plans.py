@@ -1,7 +1,5 @@
 """What the plans of the benchmarks name is there: recipes, and suites."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ SUITES = sorted({plan["suite"] for plan in PLANS.values() if "suite" in plan})
 OWN = sorted((ROOT / "benchmarks" / "recipes").rglob("*.yaml"))
 
 
-def test_plans_and_scripts_use_every_recipe_and_suite_of_the_benchmarks() -> None:
+def test_plans_and_scripts_use_every_recipe_and_suite_of_the_benchmarks():
     folder = ROOT / "benchmarks"
     scripts = " ".join(path.read_text() for path in folder.glob("*.py"))
     for path in OWN:
@@ -28,7 +26,7 @@ def test_plans_and_scripts_use_every_recipe_and_suite_of_the_benchmarks() -> Non
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_recipe_of_a_row_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipe_of_a_row_is_there(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     recipe = Recipe.load(name)
     if name.startswith(
@@ -39,7 +37,7 @@ def test_the_recipe_of_a_row_is_there(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_the_suite_of_a_plan_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_suite_of_a_plan_is_there(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     tasks, sources, folders = fetchable(name)
     assert tasks or sources or folders

@@ -20,7 +20,7 @@ from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 
 
 @pytest.fixture
-def shots_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+def shots_of(monkeypatch) -> Any:
     """The module, with three demonstrations of each folder: `FOLDER q0` and `FOLDER p0` and so on."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     module = importlib.import_module("shots")
@@ -43,7 +43,7 @@ def pairs(several: Sequence[Demonstration]) -> list[str]:
     return [f"{one.query} {one.passage}" for one in several]
 
 
-def test_conditions(shots_of: Any) -> None:
+def test_conditions(shots_of):
     """Right, and with exchanged passages; a task without instruction has none."""
     suite = suite_of(("one", "a", "Do it"), ("plain", "c", None), ("two", "a", "Do that"), ("three", "b", "Do it"))
     right = {name: pairs(of) for name, of in shots_of.shown_to(suite, 2).items()}
@@ -57,7 +57,7 @@ def test_conditions(shots_of: Any) -> None:
         shots_of.shown_to(suite, 1, "shuffled")
 
 
-def test_tasks_of_one_instruction_have_their_own(shots_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_one_instruction_have_their_own(shots_of, monkeypatch):
     """Each task is judged alone, with its own demonstrations, also where another has the same instruction."""
     suite = suite_of(("one", "a", "Do it"), ("two", "b", "Do it"))
     settings = {"pooling": Pooling("last"), "attention": "causal", "demonstrations": Demonstrations()}
@@ -78,25 +78,7 @@ def test_tasks_of_one_instruction_have_their_own(shots_of: Any, monkeypatch: pyt
     assert seen[2:] == [False, False]
 
 
-def test_by_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    shots_module = importlib.import_module("shots")
-    settings = {"pooling": Pooling("last"), "attention": "causal", "demonstrations": Demonstrations()}
-    encoder = Encoder.from_pretrained("nano", template="{instruction}{text}{eos}", **settings)
-    shown = [Demonstration("What is rain?", "Water that falls.")]
-    form, asked, other = "{instruction}: ", "Answer the question, please", "Name the topic"
-    shots = shots_module.Shots(encoder, form, {asked: shown})
-    texts = ["What is snow?", "Why is ice slippery?"]
-    encoder.add_context("same", Context("Answer the question, please: ", tuple(shown)))
-    for encode in ("encode", "encode_query"):
-        got = getattr(shots, encode)(texts, prompt=asked)
-        assert np.array_equal(got, getattr(encoder, encode)(texts, prompt_name="same"))
-        plain = getattr(shots, encode)(texts, prompt=other)
-        assert np.array_equal(plain, getattr(encoder, encode)(texts, prompt="Name the topic: "))
-        assert abs(got - plain).max() > 1e-3
-
-
-def test_no_demonstration_is_what_a_test_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_demonstration_is_what_a_test_asks(monkeypatch, tmp_path):
     """Training rows that stand in the test split too, in whatever case and spaces, are left out."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     shots_module = importlib.import_module("shots")

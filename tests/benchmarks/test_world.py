@@ -1,7 +1,5 @@
 """The small world: its facts, its templates, its probabilities, and how a model is compared with them."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """The small world's controls: plans that can be run, demonstrations, and planted bugs that are bugs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

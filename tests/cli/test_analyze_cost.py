@@ -87,15 +87,3 @@ def test_demonstrations_as_a_command(models, reading, data):
     assert [int(row["count"]) for row in rows] == [0, 1, 2] and "scored on STS test" in result.stdout
     assert document["models"][0]["training_seconds"] is None
     assert "needs an encoder of embrew" in run("demonstrations", "unknown", *arguments[2:]).stderr
-
-
-def test_training_time_is_that_of_all_stages(tmp_path):
-    from embrew.files import formats
-    from embrew.files.writing import write_json
-
-    (tmp_path / "supervised").mkdir()
-    write_json(
-        tmp_path / formats.RUN.file, {"format": formats.RUN.number, "seconds": {"learn": 2.5, "supervised": 4.0}}
-    )
-    assert demonstrations.training_seconds(tmp_path / "supervised") == 6.5
-    assert demonstrations.training_seconds(tmp_path) == 6.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ def run(*arguments: object) -> Result:
 
 
 @pytest.fixture
-def folder(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
+def folder(model_folder, tmp_path) -> Path:
     """Of a model without gated layers, which one thread computes in bfloat16, too."""
     encoder = Encoder.from_pretrained(model_folder("phi"), memory_tokens=2, template="{text}{memory}", max_length=32)
     encoder.save_pretrained(tmp_path / "encoder", verify="off")
@@ -31,14 +30,14 @@ def folder(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def corpus(tmp_path) -> Path:
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"_id": f"d{i}", "text": f"text {i} of {i * i}"}) + "\n" for i in range(6)))
     return path
 
 
 @pytest.mark.slow
-def test_float32_vectors_of_one_backend_are_searched_with_the_other(folder: Path, corpus: Path, tmp_path: Path) -> None:
+def test_float32_vectors_of_one_backend_are_searched_with_the_other(folder, corpus, tmp_path):
     done = run("encode", folder, corpus, tmp_path / "vectors", "--backend", "openvino", "-q")
     assert done.exit_code == 0, done.stderr
     manifest = json.loads((tmp_path / "vectors" / "__embrew__" / "vectors.json").read_text())
@@ -51,7 +50,7 @@ def test_float32_vectors_of_one_backend_are_searched_with_the_other(folder: Path
 
 @pytest.mark.slow
 @pytest.mark.skipif(not supports_natively(torch.bfloat16, torch.device("cpu")), reason="this CPU emulates bfloat16")
-def test_bfloat16_vectors_are_searched_with_bfloat16_only(folder: Path, corpus: Path, tmp_path: Path) -> None:
+def test_bfloat16_vectors_are_searched_with_bfloat16_only(folder, corpus, tmp_path):
     on_openvino = ("--backend", "openvino", "--dtype", "bfloat16")
     assert run("encode", folder, corpus, tmp_path / "vectors", *on_openvino, "-q").exit_code == 0
     for others in ((), ("--backend", "openvino")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -88,14 +88,14 @@ MORE = [case for verb in REST for case in verb.cases if case[2] == "truncated"]
 
 
 @pytest.fixture(scope="module")
-def small(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small(model_folder, tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("scene")
     write_small(place, model_folder("llama"))
     return place
 
 
 @pytest.fixture(scope="module")
-def scene(small: Path) -> Path:
+def scene(small) -> Path:
     write_rest(small)
     return small
 
@@ -114,22 +114,22 @@ def check(place: Path, command: str, file: str, how: str) -> None:
 
 
 @pytest.mark.parametrize(("command", "file", "how"), CASES)
-def test_one_line(command: str, file: str, how: str, small: Path) -> None:
+def test_one_line(command, file, how, small):
     check(small, command, file, how)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "file", "how"), MORE)
-def test_one_line_of_every_verb(command: str, file: str, how: str, scene: Path) -> None:
+def test_one_line_of_every_verb(command, file, how, scene):
     check(scene, command, file, how)
 
 
-def test_every_file_and_damage_is_there() -> None:
+def test_every_file_and_damage_is_there():
     assert (len(DAMAGES), len(CASES), len(MORE)) == (4, 56, 58)
 
 
 @pytest.mark.slow
-def test_whole_files_are_no_error(scene: Path) -> None:
+def test_whole_files_are_no_error(scene):
     """The same commands succeed, so that it is the damage that each of them names."""
     for command in {verb.arguments for verb in (*QUICK, *REST)} - {"adapt model --docs docs -o made"}:
         done = ask(scene, *command.split())
@@ -149,7 +149,7 @@ def unprivileged() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_no_permission(small: Path) -> None:
+def test_no_permission(small):
     """In a folder outside pytest's, which only its owner may enter."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name) / "scene"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -45,7 +44,7 @@ def bash(line: str) -> dict[str, str]:
         ("embrew train llm2comp/nano --res", ["--resume"]),
     ],
 )
-def test_names_are_completed(line: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_completed(line, found, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for place in ("model", "run/one"):
         (tmp_path / place / "contexts" / "foxes").mkdir(parents=True)
@@ -54,7 +53,7 @@ def test_names_are_completed(line: str, found: list[str], tmp_path: Path, monkey
     assert done.exit_code == 0 and done.stdout.split() == found
 
 
-def test_completion_is_quick() -> None:
+def test_completion_is_quick():
     """In a process of its own, as in a shell: without torch, and all recipes are offered."""
     command = [sys.executable, "-X", "importtime", "-m", "embrew"]
     done = subprocess.run(command, env={**os.environ, **bash("embrew recipe check ")}, capture_output=True, check=True)

@@ -1,4 +1,3 @@
-import subprocess
 import sys
 import types
 
@@ -9,7 +8,6 @@ import embrew
 import embrew.planning.plan  # before a module stands in for embrew.training
 import embrew.report.untrained  # before one stands in for embrew.opening
 from embrew.cli import app
-from embrew.model.batching import CPU_TOKENS, GPU_TOKENS
 
 
 def run(*arguments, **options):
@@ -111,36 +109,6 @@ def test_a_wrong_option_is_a_usage_error():
 
 
 # Training: what is handed down, Ctrl-C, several processes
-
-
-def test_train_hands_down_what_was_asked(tmp_path, fake_stages):
-    done = run(
-        "train",
-        "llm2comp/nano",
-        "seed=7",
-        NO_DEV,
-        "-o",
-        tmp_path / "out",
-        "--resume",
-        "--verify",
-        "off",
-        "--from",
-        tmp_path / "before",
-    )
-    assert done.exit_code == 0, done.stderr
-    ((recipe, output, options),) = fake_stages.calls
-    assert recipe.seed == 7
-    assert options.pop("announce").args == (recipe,), "its plan is logged"
-    assert output == tmp_path / "out"
-    command = ["train", "llm2comp/nano", "seed=7", NO_DEV, "--from", str(tmp_path / "before")]
-    assert options == {
-        "resume": True,
-        "evaluate": None,
-        "verify": "off",
-        "start": tmp_path / "before",
-        "command": command,
-    }
-    assert "compress → unsupervised → supervised" in done.stdout
 
 
 def test_ctrl_c_says_what_is_finished_and_exits_with_130(tmp_path, fake_stages):
@@ -247,22 +215,6 @@ def test_help_fits_one_screen_and_names_every_verb():
     for verb in f"{verbs} context recipe data".split():
         assert verb in result.stdout
     assert len(result.stdout.splitlines()) <= 40
-
-
-def test_evaluate_names_the_size_of_a_batch_as_encode_does():
-    """Of an encoder with `batch_tokens`; on this machine a CPU's."""
-    for verb in ("evaluate", "encode"):
-        words = " ".join(run(verb, "--help").stdout.replace("│", " ").split())
-        assert f"{GPU_TOKENS}, on a CPU {CPU_TOKENS}" in words, verb
-
-
-def test_python_m_embrew():
-    done = subprocess.run(
-        [sys.executable, "-m", "embrew", "recipe", "copy", "no-such"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: no recipe named 'no-such'")
-    assert "Traceback" not in done.stderr
 
 
 def test_log_lines_are_one_line_each_and_warnings_say_so(tmp_path, fake_stages):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from typer.testing import CliRunner
 
@@ -13,9 +10,7 @@ from embrew.cli import app
 pytest.importorskip("openvino")
 
 
-def test_other_vectors_are_an_error_without_a_traceback(
-    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_vectors_are_an_error_without_a_traceback(model_folder, tmp_path, monkeypatch):
     def other_vectors(*_: object) -> None:
         raise RuntimeError("OpenVINO gives other vectors")
 
@@ -27,7 +22,7 @@ def test_other_vectors_are_an_error_without_a_traceback(
     assert not list(tmp_path.glob("*out*"))
 
 
-def test_one_line_per_runtime(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_one_line_per_runtime(model_folder, tmp_path):
     out, targets = tmp_path / "out", ("openvino", "llama.cpp", "vllm", "tei")
     options = [f"--for={target}" for target in targets]
     result = CliRunner().invoke(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ IN_PLACE = ("encode", "train")  # what is there is not replaced in one step
 
 
 @pytest.fixture(scope="module")
-def scene(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scene(model_folder, tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("full")
     write_small(place, model_folder("llama"))
     write_rest(place)
@@ -36,7 +35,7 @@ def scene(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_files_that_may_not_grow(verb: str, scene: Path, tmp_path: Path) -> None:
+def test_files_that_may_not_grow(verb, scene, tmp_path):
     """The system refuses the first write that goes too far, of whichever library; later ones the higher the limit."""
     command, refused = VERBS[verb].replace("DIR", str(tmp_path)).split(), 0
     for size in (0, 1000, 30_000):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ FOUND = dict(commands(typer.main.get_command(app)))
 
 
 @pytest.fixture(scope="module")
-def place(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(model_folder, tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("scene")
     write_small(place, model_folder("llama"))
     rows = [{"question": f"question {i}", "answer": f"answer {i}"} for i in range(4)]
@@ -69,7 +69,7 @@ def place(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPath
     return place
 
 
-def test_every_command_that_prints_a_table_has_the_option() -> None:
+def test_every_command_that_prints_a_table_has_the_option():
     having = {name for name, command in FOUND.items() if any("--json" in option.opts for option in command.params)}
     analyses = {name for name in FOUND if name.startswith("analyze ")}
     elsewhere = {
@@ -86,7 +86,7 @@ def test_every_command_that_prints_a_table_has_the_option() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_stdout_is_one_document(name: str, place: Path) -> None:
+def test_stdout_is_one_document(name, place):
     done = ask(place, *shlex.split(COMMANDS[name]), "--json")
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout, parse_constant=pytest.fail)
@@ -96,12 +96,12 @@ def test_stdout_is_one_document(name: str, place: Path) -> None:
         assert mean in document["recipes"]
 
 
-def test_an_error_leaves_stdout_empty(place: Path) -> None:
+def test_an_error_leaves_stdout_empty(place):
     done = ask(place, "table", "nowhere", "--json")
     assert (done.exit_code, done.stdout) == (1, "") and "nowhere" in done.stderr
 
 
-def test_numbers_and_texts_are_those_of_the_table(place: Path) -> None:
+def test_numbers_and_texts_are_those_of_the_table(place):
     document = json.loads(ask(place, "table", "results", "two=results-2", "--json").stdout)
     assert [model["model"] for model in document["models"]] == ["results", "two"]
     assert document["models"][0]["seeds"] == [{"averages": {}, "tasks": {"sts test, 2 pairs": 0.5}}]
@@ -111,7 +111,7 @@ def test_numbers_and_texts_are_those_of_the_table(place: Path) -> None:
     }
 
 
-def test_rows_are_shown_as_text_and_never_as_python() -> None:
+def test_rows_are_shown_as_text_and_never_as_python():
     from embrew.data import row_text
 
     row = {"query": 'a "b"', "positive": "c", "negatives": ["d", "ß"], "score": 1.5, "instruction": None, "more": []}

@@ -122,7 +122,7 @@ VERBS: dict[str, tuple[tuple[str, ...], Callable[..., list[str]]]] = {
 
 
 @pytest.fixture(scope="module")
-def inputs(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(model_folder, tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("inputs")
     scene.write_small(place, model_folder("llama"))
     shutil.rmtree(place / "docs")
@@ -138,18 +138,13 @@ def inputs(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPat
 
 
 WRITING = set(VERBS) - {"diff", "plan", "plan --texts", "runs", "parity", "context add", "data show"}
-COSTLY = ("adapt", "train", "train --from", "into-space", "export", "merge", "average", "analyze", "parity")
 RUNS = [
-    pytest.param(verb, first, marks=[] if first in ((0,) if verb in COSTLY else (0, 15)) else pytest.mark.slow)
-    for verb in VERBS
-    for first in range(len(NAMES))
+    pytest.param(verb, first, marks=pytest.mark.slow if first else []) for verb in VERBS for first in range(len(NAMES))
 ]
 
 
 @pytest.mark.parametrize(("verb", "first"), RUNS)
-def test_names_are_taken_as_they_are(
-    verb: str, first: int, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_taken_as_they_are(verb, first, inputs, tmp_path, monkeypatch):
     """The verb succeeds, and writes under the name that it was given, nothing else."""
     kinds, words = VERBS[verb]
     place, home = tmp_path / "here", tmp_path / "home"
@@ -175,7 +170,7 @@ def test_names_are_taken_as_they_are(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_command_that_is_shown_gives_the_same_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_is_shown_gives_the_same_value(name, monkeypatch):
     """Pasted into a shell, which splits it into words; an override is then read as YAML."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="2 processes; adapt runs in one") as caught:

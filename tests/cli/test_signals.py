@@ -1,7 +1,5 @@
 """SIGTERM ends a verb at whatever moment it comes, also where Python or a library drops the exception."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -55,7 +53,7 @@ cli.main()
 @pytest.mark.parametrize(
     "how", ["early", *(pytest.param(how, marks=pytest.mark.slow) for how in ("finaliser", "callback", "library"))]
 )
-def test_sigterm_is_never_dropped(how: str) -> None:
+def test_sigterm_is_never_dropped(how):
     """An exception in `__del__` is printed and dropped: training continued to its end and exited with 0."""
     process = fresh.Fresh([sys.executable, "-c", PROGRAM, how])
     _, said = process.communicate(timeout=60)

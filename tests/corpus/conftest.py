@@ -17,7 +17,7 @@ TEXTS = [f"{sentence * (1 + i % 4)} {i}" for i in range(12) for sentence in SENT
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def corpus(tmp_path) -> Path:
     """60 texts of very different lengths."""
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"_id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)))

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,11 +56,8 @@ KINDS = [
 ]
 
 
-Kind = tuple[str, str, bytes, int, str, int]
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=[kind[0] for kind in KINDS])
-def test_strict_names_it_and_skip_writes_it_down(tmp_path: Path, kind: Kind):
+def test_strict_names_it_and_skip_writes_it_down(tmp_path, kind):
     _, name, content, number, reason, left = kind
     folder = tmp_path / "corpus"
     folder.mkdir()
@@ -93,7 +89,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=[broken[0] for broken in BROKEN])
-def test_a_broken_file_stops_the_run_in_both_modes(tmp_path: Path, broken: tuple[str, bytes, str, int]):
+def test_a_broken_file_stops_the_run_in_both_modes(tmp_path, broken):
     """What follows the break cannot be counted as one bad row; what was finished stays, and a whole file resumes."""
     name, content, reason, least = broken
     file, out = tmp_path / name, tmp_path / "out"
@@ -113,7 +109,7 @@ def test_a_broken_file_stops_the_run_in_both_modes(tmp_path: Path, broken: tuple
         assert (summary.kept, summary.rows, summary.rejected) == (rows // 500, 3000, 0) and not (out / REJECTS).exists()
 
 
-def test_rows_of_the_splits_of_a_saved_data_set_have_numbers_of_their_own(tmp_path: Path):
+def test_rows_of_the_splits_of_a_saved_data_set_have_numbers_of_their_own(tmp_path):
     """Files of splits have the same names."""
     splits = {name: Dataset.from_dict({"text": [f"{name} {i}" for i in range(3)]}) for name in ("train", "test")}
     DatasetDict(splits).save_to_disk(tmp_path / "saved")
@@ -123,7 +119,7 @@ def test_rows_of_the_splits_of_a_saved_data_set_have_numbers_of_their_own(tmp_pa
     assert len({*ids}) == 6 and {name.split("/")[0] for name in ids} == {"train", "test"}
 
 
-def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_files_of_a_folder_that_are_not_read_are_named(tmp_path, caplog):
     folder = tmp_path / "corpus of files"
     (folder / "sub").mkdir(parents=True)
     (folder / "a.jsonl").write_text('{"text": "a"}\n')
@@ -136,7 +132,7 @@ def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path, caplog: p
     assert said.startswith(f"{folder}: not read: D.JSONL, b.csv, sub/c.jsonl; of a folder")
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path: Path):
+def test_what_is_no_regular_file_is_refused(tmp_path):
     """A pipe can be read once only, and a corpus is read again to resume; a dead link would be left out in silence."""
     os.mkfifo(tmp_path / "a.jsonl")
     with pytest.raises(ValueError, match=r"a.jsonl is a named pipe or a device; data are read from regular files"):
@@ -154,7 +150,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_changes_after_it_was_read_stops_the_run(tmp_path: Path):
+def test_a_file_that_changes_after_it_was_read_stops_the_run(tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()
     (folder / "a.txt").write_text("".join(f"a {i}\n" for i in range(20)))
@@ -170,7 +166,7 @@ def test_a_file_that_changes_after_it_was_read_stops_the_run(tmp_path: Path):
         encode_corpus(Meanwhile(), folder, tmp_path / "out", shard_rows=10)
 
 
-def test_long_lines_are_not_held_in_memory(tmp_path: Path):
+def test_long_lines_are_not_held_in_memory(tmp_path):
     import tracemalloc
 
     path = tmp_path / "a.jsonl"
@@ -186,7 +182,7 @@ STOPS = [((5, 250), None), ((5, 6), 1), ((150, 210, 240), 4), ((299,), None)]  #
 
 
 @pytest.mark.parametrize(("bad_at", "finished"), STOPS)
-def test_too_many_bad_rows_stop_the_run(tmp_path: Path, bad_at: tuple[int, ...], finished: int | None):
+def test_too_many_bad_rows_stop_the_run(tmp_path, bad_at, finished):
     """More than 1 % of at least 100 rows: 2 of the first 100, 3 of 241; not 1 of 300, nor 1 of 100 and 2 of 251."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"".join(b"{\n" if i in bad_at else GOOD for i in range(300)))
@@ -202,7 +198,7 @@ def test_too_many_bad_rows_stop_the_run(tmp_path: Path, bad_at: tuple[int, ...],
     assert (summary.rows, summary.rejected) == (300 - len(bad_at), len(bad_at))
 
 
-def test_an_id_that_is_asked_for_must_be_there(tmp_path: Path):
+def test_an_id_that_is_asked_for_must_be_there(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "x", "key": "a"}\n{"text": "y"}\n')
     with pytest.raises(ValueError, match="line 2: key is missing"):
         encode_corpus(Stub(), tmp_path / "a.jsonl", tmp_path / "out", id_column="key")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from tests.corpus.stub import Stub
 
 
 @pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch) -> Stub:
+def stub(monkeypatch) -> Stub:
     opened = Stub(prompts={"query": "find: "})
     monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: opened)
     return opened
@@ -27,7 +26,7 @@ def run(*arguments: object):
     return CliRunner().invoke(app, ["encode", "any", *map(str, arguments)])
 
 
-def test_encode_says_what_it_wrote_and_goes_on(stub: Stub, corpus: Path, tmp_path: Path):
+def test_encode_says_what_it_wrote_and_goes_on(stub, corpus, tmp_path):
     out = tmp_path / "out"
     options = ["--prompt-name", "query", "--precision", "int8", "--truncate-dim", 8, "--shard-rows", 25]
     first = run(corpus, out, *options)
@@ -42,7 +41,7 @@ def test_encode_says_what_it_wrote_and_goes_on(stub: Stub, corpus: Path, tmp_pat
     assert refused.exit_code == 1 and "precision ('int8' there, 'float32' now)" in refused.stderr
 
 
-def test_bad_rows_are_said(stub: Stub, tmp_path: Path):
+def test_bad_rows_are_said(stub, tmp_path):
     (tmp_path / "c.jsonl").write_text('{"text": "a"}\n{"text": \n')
     strict = run(tmp_path / "c.jsonl", tmp_path / "out")
     assert strict.exit_code == 1 and "c.jsonl, line 2: not valid JSON" in strict.stderr
@@ -50,7 +49,7 @@ def test_bad_rows_are_said(stub: Stub, tmp_path: Path):
     assert skipped.exit_code == 0 and "1 rows left out; they are listed in __embrew__/rejects.jsonl" in skipped.stdout
 
 
-def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path):
+def test_ctrl_c_says_how_to_go_on(monkeypatch, corpus, tmp_path):
     class Stopped(Stub):
         def encode_document(self, inputs, **options):
             if self.asked:
@@ -64,20 +63,20 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, corpus: Path,
     assert len(json.loads((tmp_path / "out" / MANIFEST).read_text())["shards"]) == 1
 
 
-def test_no_model_is_opened_for_what_cannot_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_no_model_is_opened_for_what_cannot_work(monkeypatch, tmp_path):
     monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: pytest.fail("opened"))
     missing = run(tmp_path / "missing.jsonl", tmp_path / "out")
     assert missing.exit_code == 1 and "no file or folder" in missing.stderr
 
 
-def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path):
+def test_without_ray_the_error_says_what_to_install(monkeypatch, corpus, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     result = run(corpus, tmp_path / "out", "--engine", "ray")
     assert result.exit_code == 1 and 'pip install "embrew[ray]"' in result.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_update_says_what_changed(stub: Stub, corpus: Path, tmp_path: Path):
+def test_update_says_what_changed(stub, corpus, tmp_path):
     missing = run(corpus, tmp_path / "out", "--update")
     assert missing.exit_code == 1 and "holds no vectors" in missing.stderr
     assert run(corpus, tmp_path / "out", "--shard-rows", 25).exit_code == 0

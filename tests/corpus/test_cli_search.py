@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from typer.testing import CliRunner
 
 import embrew.opening
@@ -18,7 +15,7 @@ def search(*arguments: object):
     return CliRunner().invoke(app, ["search", "any", *map(str, arguments)])
 
 
-def test_the_command_opens_what_encode_wrote(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path) -> None:
+def test_the_command_opens_what_encode_wrote(monkeypatch, corpus, tmp_path):
     monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: Stub())
     out = tmp_path / "out"
     encode_corpus(Stub(), corpus, out, shard_rows=25)
@@ -34,16 +31,14 @@ def test_the_command_opens_what_encode_wrote(monkeypatch: pytest.MonkeyPatch, co
     assert built.exit_code == 1 and "leave out the option" in built.stderr and not (tmp_path / "index").exists()
 
 
-def test_the_command_refuses_another_model(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path) -> None:
+def test_the_command_refuses_another_model(monkeypatch, corpus, tmp_path):
     encode_corpus(Stub(), corpus, tmp_path / "out")
     monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: Stub(name="other"))
     refused = search("--index", tmp_path / "out", "?")
     assert refused.exit_code == 1 and "another model" in refused.stderr
 
 
-def test_update_says_what_changed_and_which_command_is_right(
-    monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path
-) -> None:
+def test_update_says_what_changed_and_which_command_is_right(monkeypatch, corpus, tmp_path):
     monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: Stub())
     assert search("--index", tmp_path / "index", "--build", corpus).exit_code == 0
     corpus.write_text(corpus.read_text() + '{"_id": "more", "text": "one more"}\n')

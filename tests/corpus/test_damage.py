@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ TEXTS = [f"text {i}" for i in range(25)]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory) -> Path:
     """Two folders of vectors and two indexes, of two corpora; files are swapped between them."""
     place = tmp_path_factory.mktemp("made")
     for name in ("one", "other"):
@@ -71,16 +70,14 @@ def files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def test_every_file_is_there(made: Path) -> None:
+def test_every_file_is_there(made):
     assert files(made / "vectors-one") == sorted(VECTORS) and files(made / "index-one") == INDEX
     assert len(VECTORS) == 8 and len(INDEX) == 3
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", VECTORS)
-def test_damage_to_a_folder_of_vectors(
-    name: str, damage: Callable[[Path, Path], None], made: Path, tmp_path: Path
-) -> None:
+def test_damage_to_a_folder_of_vectors(name, damage, made, tmp_path):
     folder = tmp_path / "vectors-one"
     shutil.copytree(made / "vectors-one", folder)
     whole = read_vectors(folder).load()
@@ -109,7 +106,7 @@ def test_damage_to_a_folder_of_vectors(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", INDEX)
-def test_damage_to_an_index(name: str, damage: Callable[[Path, Path], None], made: Path, tmp_path: Path) -> None:
+def test_damage_to_an_index(name, damage, made, tmp_path):
     folder = tmp_path / "index-one"
     shutil.copytree(made / "index-one", folder)
     damage(folder / name, made / "index-other" / name)
@@ -125,7 +122,7 @@ def test_damage_to_an_index(name: str, damage: Callable[[Path, Path], None], mad
 
 
 @pytest.mark.parametrize(("key", "value"), [("dimensions", 12), ("rows", 3), ("complete", False), ("rejected", 9)])
-def test_a_changed_manifest_is_noticed(key: str, value: object, made: Path, tmp_path: Path) -> None:
+def test_a_changed_manifest_is_noticed(key, value, made, tmp_path):
     folder = tmp_path / "vectors-one"
     shutil.copytree(made / "vectors-one", folder)
     values = json.loads((folder / MANIFEST).read_text())
@@ -135,7 +132,7 @@ def test_a_changed_manifest_is_noticed(key: str, value: object, made: Path, tmp_
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 2, "shards": 3}'])
-def test_a_manifest_of_another_shape_is_one_line(content: str, made: Path, tmp_path: Path) -> None:
+def test_a_manifest_of_another_shape_is_one_line(content, made, tmp_path):
     for folder, name, opened in (
         (tmp_path / "vectors-one", MANIFEST, read_vectors),
         (tmp_path / "index-one", "manifest.json", lambda folder: SearchIndex.load(folder, Stub())),

@@ -39,7 +39,7 @@ def ids_of(folder: Path, out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_one_document_as_for_adapt(name: str, tmp_path: Path) -> None:
+def test_a_file_is_one_document_as_for_adapt(name, tmp_path):
     folder = write(tmp_path / "docs", {name: FILES[name]})
     for path in (folder, folder / name):
         (document,) = read_document_folder(path)
@@ -49,7 +49,7 @@ def test_a_file_is_one_document_as_for_adapt(name: str, tmp_path: Path) -> None:
         assert (indexed.text, indexed.title) == (document.text, document.title)
 
 
-def test_a_page_is_its_text_without_markup(tmp_path: Path) -> None:
+def test_a_page_is_its_text_without_markup(tmp_path):
     (document,) = read_document_folder(write(tmp_path / "docs", {"d.html": PAGE}))
     assert document.title == "Tax law"
     assert document.text.split() == ["Income", "&", "tax", "Pay", "by", "May", "or", "June.", "one", "two"]
@@ -75,7 +75,7 @@ def test_a_page_is_its_text_without_markup(tmp_path: Path) -> None:
         ({"corpus.jsonl": '{"text": "a"}\n', "other.jsonl": '{"text": "b"}\n'}, ["1"]),
     ],
 )
-def test_search_gives_the_ids_of_encode(files: dict[str, str], ids: list[str], tmp_path: Path) -> None:
+def test_search_gives_the_ids_of_encode(files, ids, tmp_path):
     folder = write(tmp_path / "docs", files)
     ids = [name.replace(":1", ":2") if name.endswith((".csv:1", ".tsv:1")) else name for name in ids]  # after a header
     assert ids_of(folder, tmp_path / "out") == ids

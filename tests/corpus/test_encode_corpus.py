@@ -1,10 +1,6 @@
 """Vectors on disk are those of `encode`, in the corpus' order, and say what they were made of."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +10,12 @@ from sentence_transformers import SentenceTransformer
 
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.corpus.job import ABOUT, MANIFEST
-from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stub import Stub
 
 
-def test_vectors_are_those_of_encode_in_order(make_encoder: Callable[..., Encoder], corpus: Path, tmp_path: Path):
+def test_vectors_are_those_of_encode_in_order(make_encoder, corpus, tmp_path):
     encoder = make_encoder(max_length=64, prompts={"query": "find: "})
     for side, oracle in (("document", encoder.encode_document), ("query", encoder.encode_query)):
         summary = encode_corpus(encoder, corpus, tmp_path / side, shard_rows=7, batch_tokens=200, prompt_name=side)
@@ -31,7 +26,7 @@ def test_vectors_are_those_of_encode_in_order(make_encoder: Callable[..., Encode
     assert json.loads((tmp_path / "query" / MANIFEST).read_text())["made_of"]["prompt"] == "find: "
 
 
-def test_dimensions_and_layers(make_encoder: Callable[..., Encoder], corpus: Path, tmp_path: Path):
+def test_dimensions_and_layers(make_encoder, corpus, tmp_path):
     encoder = make_encoder()
     summary = encode_corpus(encoder, corpus, tmp_path / "out", truncate_dim=8, num_layers=1)
     _, vectors = read_vectors(tmp_path / "out").load()
@@ -41,7 +36,7 @@ def test_dimensions_and_layers(make_encoder: Callable[..., Encoder], corpus: Pat
         encode_corpus(Stub(), corpus, tmp_path / "other", num_layers=1)
 
 
-def test_a_sentence_transformer(make_encoder: Callable[..., Encoder], corpus: Path, tmp_path: Path):
+def test_a_sentence_transformer(make_encoder, corpus, tmp_path):
     encoder = make_encoder(max_length=64)
     export_encoder(encoder, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
@@ -51,7 +46,7 @@ def test_a_sentence_transformer(make_encoder: Callable[..., Encoder], corpus: Pa
     assert encode_corpus(stock, corpus, tmp_path / "out", shard_rows=50).kept == 2, "encoding changes no hash"
 
 
-def test_every_kind_of_file_gives_the_same(corpus: Path, tmp_path: Path):
+def test_every_kind_of_file_gives_the_same(corpus, tmp_path):
     import gzip
 
     rows = [json.loads(line) for line in corpus.read_text().splitlines()]
@@ -71,7 +66,7 @@ def test_every_kind_of_file_gives_the_same(corpus: Path, tmp_path: Path):
         assert ids == ([str(k + 1) for k in range(60)] if ".txt" in place.name else [row["_id"] for row in rows])
 
 
-def test_ids_titles_and_columns(tmp_path: Path):
+def test_ids_titles_and_columns(tmp_path):
     rows = [{"key": 7, "title": "Cats", "text": "sleep", "body": "purr"}, {"key": "x", "title": None, "text": "bark"}]
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -88,7 +83,7 @@ def test_ids_titles_and_columns(tmp_path: Path):
     assert np.array_equal(vectors, Stub().encode(["purr", "purr"]))
 
 
-def test_only_the_folder_is_written(corpus: Path, tmp_path: Path):
+def test_only_the_folder_is_written(corpus, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     encode_corpus(Stub(), corpus, tmp_path / "deep" / "out", shard_rows=25)
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
@@ -104,7 +99,7 @@ def test_only_the_folder_is_written(corpus: Path, tmp_path: Path):
     }
 
 
-def test_an_embedding_that_is_no_vector_is_named(corpus: Path, tmp_path: Path):
+def test_an_embedding_that_is_no_vector_is_named(corpus, tmp_path):
     for wrong, said in ((0.0, "zero"), (float("inf"), "not finite"), (float("nan"), "not finite")):
 
         class Broken(Stub):
@@ -129,13 +124,13 @@ def test_an_embedding_that_is_no_vector_is_named(corpus: Path, tmp_path: Path):
         ({"max_reject_rate": 2}, "give a share from 0 to 1"),
     ],
 )
-def test_settings_that_are_wrong(settings: dict, message: str, corpus: Path, tmp_path: Path):
+def test_settings_that_are_wrong(settings, message, corpus, tmp_path):
     with pytest.raises(ValueError, match=message):
         encode_corpus(Stub(), corpus, tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()
 
 
-def test_batch_tokens_where_the_encoder_knows_them(corpus: Path, tmp_path: Path):
+def test_batch_tokens_where_the_encoder_knows_them(corpus, tmp_path):
     stub = Stub()
     encode_corpus(stub, corpus, tmp_path / "a")
     assert "batch_tokens" not in stub.asked[0]
@@ -150,7 +145,7 @@ def test_batch_tokens_where_the_encoder_knows_them(corpus: Path, tmp_path: Path)
     assert [asked["budget"] for asked in knows.asked] == [2048, 99]
 
 
-def test_what_is_no_corpus(tmp_path: Path):
+def test_what_is_no_corpus(tmp_path):
     with pytest.raises(FileNotFoundError, match="give a path, or a URL of s3://, gs:// or hf://"):
         encode_corpus(Stub(), tmp_path / "missing.jsonl", tmp_path / "out")
     (tmp_path / "empty.jsonl").write_text("\n\n")

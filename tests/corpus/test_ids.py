@@ -37,9 +37,7 @@ def write(path: Path, ids: list[str | int | None]) -> Path:
         ),
     ],
 )
-def test_both_places_are_named_or_the_row_is_listed(
-    ids: list[str | int | None], said: str, shard_rows: int, tmp_path: Path
-) -> None:
+def test_both_places_are_named_or_the_row_is_listed(ids, said, shard_rows, tmp_path):
     corpus = write(tmp_path / "c.jsonl", ids)
     with pytest.raises(ValueError, match=said):
         encode_corpus(Stub(), corpus, tmp_path / "strict", shard_rows=shard_rows)
@@ -51,7 +49,7 @@ def test_both_places_are_named_or_the_row_is_listed(
     assert len(set(read_vectors(tmp_path / "skip").load()[0])) == 4
 
 
-def test_the_files_of_a_folder_are_one_corpus(tmp_path: Path) -> None:
+def test_the_files_of_a_folder_are_one_corpus(tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()
     write(folder / "a.jsonl", ["a", "b"])
@@ -63,7 +61,7 @@ def test_the_files_of_a_folder_are_one_corpus(tmp_path: Path) -> None:
         encode_corpus(Stub(), folder, tmp_path / "out")
 
 
-def test_texts_seen_before_are_found_with_sixteen_bytes_each() -> None:
+def test_texts_seen_before_are_found_with_sixteen_bytes_each():
     generator, seen, oracle = np.random.default_rng(0), Seen(), set[str]()
     tracemalloc.start()
     for _ in range(40):

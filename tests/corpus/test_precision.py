@@ -1,12 +1,8 @@
 """Codes: int8 within half a step of ranges that are fixed once, binary as signs; and the bytes they take."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.util import quantize_embeddings
@@ -19,7 +15,7 @@ from tests.corpus.stub import Stub
 
 @settings(deadline=None, max_examples=100)
 @given(seed=st.integers(0, 10**6), rows=st.integers(1, 40), scale=st.floats(1e-3, 1e3))
-def test_int8_is_within_half_a_step(seed: int, rows: int, scale: float):
+def test_int8_is_within_half_a_step(seed, rows, scale):
     vectors = (scale * np.random.default_rng(seed).standard_normal((rows, 7))).astype(np.float32)
     vectors[:, 3] = 1.5  # a dimension that never changes
     ranges = Ranges.fit(vectors)
@@ -45,7 +41,7 @@ def test_binary_is_as_sentence_transformers_packs_it():
     assert odd.shape == (5, 3) and np.array_equal(dequantize(odd, dimensions=21), np.where(vectors > 0, 1, -1)[:, :21])
 
 
-def test_ranges_are_fixed_once_and_shards_agree(tmp_path: Path):
+def test_ranges_are_fixed_once_and_shards_agree(tmp_path):
     """The same text in two shards, one of them made by another run, has the same codes."""
     texts = [*TEXTS[:20], *TEXTS[:20]]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -61,7 +57,7 @@ def test_ranges_are_fixed_once_and_shards_agree(tmp_path: Path):
     assert (np.abs(vectors.load()[1] - expected) <= np.array(before["step"]) / 2 + 1e-7).all()
 
 
-def test_many_values_outside_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_many_values_outside_are_said(tmp_path, caplog):
     class Grows(Stub):
         def encode_document(self, inputs, **options):
             return super().encode_document(inputs, **options) * (10 if "late" in inputs[0] else 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ def on_ray(*arguments: Any, **settings: Any) -> Summary:
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_the_same_files(precision: str, corpus: Path, tmp_path: Path, local_ray: Path):
+def test_the_same_files(precision, corpus, tmp_path, local_ray):
     with corpus.open("a") as file:
         file.write("{\n")
     settings: Any = {"precision": precision, "shard_rows": 7, "on_bad_rows": "skip", "max_reject_rate": 0.1}
@@ -35,9 +34,7 @@ def test_the_same_files(precision: str, corpus: Path, tmp_path: Path, local_ray:
     assert content(tmp_path / "ray") == content(tmp_path / "local")
 
 
-def test_killed_actors_are_started_again_and_a_shard_that_kills_them_all_ends_the_run(
-    corpus: Path, tmp_path: Path, local_ray: Path
-):
+def test_killed_actors_are_started_again_and_a_shard_that_kills_them_all_ends_the_run(corpus, tmp_path, local_ray):
     encode_corpus(Stub(), corpus, tmp_path / "one", shard_rows=5)
     die_at(local_ray, {TEXTS[6]: "0", TEXTS[57]: AGAIN})
     with pytest.raises(ChildProcessError, match=r"died 6 times while they encoded part-00011.*the same command"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,9 +37,7 @@ READERS = [by_pandas, by_pyarrow, by_datasets, by_polars]
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_readers_of_parquet_folders_see_the_shards_alone(
-    read: Callable[..., list[str]], corpus: Path, tmp_path: Path
-) -> None:
+def test_readers_of_parquet_folders_see_the_shards_alone(read, corpus, tmp_path):
     with corpus.open("a") as file:
         file.write("{\n")
     out = tmp_path / "out"

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def long_corpus(tmp_path: Path) -> Path:
+def long_corpus(tmp_path) -> Path:
     """500 rows, so 50 shards; two lines are no JSON."""
     lines = [json.dumps({"id": i, "text": f"text {i} " + "word " * (i % 17)}) for i in range(500)]
     lines[123] = lines[321] = "{"
@@ -45,7 +45,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def whole(long_corpus: Path, tmp_path: Path) -> dict[str, bytes]:
+def whole(long_corpus, tmp_path) -> dict[str, bytes]:
     """One run that nothing stopped."""
     settings = {"shard_rows": 10, "precision": "int8", "on_bad_rows": "skip"}
     summary = encode_corpus(Stub(), long_corpus, tmp_path / "whole", **settings)
@@ -53,7 +53,7 @@ def whole(long_corpus: Path, tmp_path: Path) -> dict[str, bytes]:
     return content(tmp_path / "whole")
 
 
-def test_killed_once(long_corpus: Path, whole: dict[str, bytes], tmp_path: Path):
+def test_killed_once(long_corpus, whole, tmp_path):
     output = tmp_path / "halves"
     process = fresh.Fresh([sys.executable, "-m", "tests.corpus.stub", str(long_corpus), str(output), "0.02"], cwd=ROOT)
     deadline = time.monotonic() + 240
@@ -86,7 +86,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("key", CHANGES)
-def test_another_job_is_refused_by_name(key: str, corpus: Path, tmp_path: Path):
+def test_another_job_is_refused_by_name(key, corpus, tmp_path):
     encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
     before = content(tmp_path / "out")
     settings, stub = CHANGES[key]
@@ -95,7 +95,7 @@ def test_another_job_is_refused_by_name(key: str, corpus: Path, tmp_path: Path):
     assert content(tmp_path / "out") == before and stub.asked == []
 
 
-def test_a_corpus_that_changed_is_refused(corpus: Path, tmp_path: Path):
+def test_a_corpus_that_changed_is_refused(corpus, tmp_path):
     """By its ends at once; in the middle by the shard that was made of it; at the end where rows were added."""
     encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
     lines = corpus.read_text().splitlines(keepends=True)
@@ -112,7 +112,7 @@ def test_a_corpus_that_changed_is_refused(corpus: Path, tmp_path: Path):
         encode_corpus(Stub(), big, tmp_path / "big", shard_rows=100)
 
 
-def test_a_full_disk_leaves_what_was_finished(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_leaves_what_was_finished(corpus, tmp_path, monkeypatch):
     encode_corpus(Stub(), corpus, tmp_path / "whole", shard_rows=10)
     write = pq.write_table
 
@@ -134,7 +134,7 @@ def test_a_full_disk_leaves_what_was_finished(corpus: Path, tmp_path: Path, monk
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
-def test_one_process_at_a_time_and_no_folder_of_others(corpus: Path, tmp_path: Path):
+def test_one_process_at_a_time_and_no_folder_of_others(corpus, tmp_path):
     from embrew.files.writing import claimed
 
     with (
@@ -149,7 +149,7 @@ def test_one_process_at_a_time_and_no_folder_of_others(corpus: Path, tmp_path: P
     assert content(tmp_path / "mine") == {"thesis.txt": b"precious"}
 
 
-def test_batch_size_may_change_on_the_way(corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_batch_size_may_change_on_the_way(corpus, tmp_path, caplog):
     """It moves the last bits only; other versions of the libraries may move more, and are said."""
     encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25, batch_tokens=10)
     edit(tmp_path / "out", lambda values: values["run"]["versions"].update(torch="0.1"))
@@ -157,7 +157,7 @@ def test_batch_size_may_change_on_the_way(corpus: Path, tmp_path: Path, caplog: 
     assert "begun with other versions of the libraries" in caplog.text
 
 
-def test_a_run_killed_before_its_first_shard_can_be_given_again(corpus: Path, tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_shard_can_be_given_again(corpus, tmp_path):
     out = tmp_path / "out"
     (out / "__embrew__").mkdir(parents=True)
     (out / "__embrew__" / ".vectors.json.abcdefgh.partial").write_bytes(b"half a manifest")

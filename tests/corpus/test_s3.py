@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,7 +38,7 @@ def server() -> Iterator[int]:
 
 
 @pytest.fixture
-def port(server: int, monkeypatch: pytest.MonkeyPatch) -> int:
+def port(server, monkeypatch) -> int:
     s3_server.empty(server)
     use(server, monkeypatch)
     return server
@@ -49,9 +48,7 @@ def said(url: str, *arguments: object):
     return CliRunner().invoke(app, ["encode", "any", *map(str, arguments), url])
 
 
-def test_encode_and_search_in_a_bucket(
-    port: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_encode_and_search_in_a_bucket(port, corpus, tmp_path, monkeypatch, caplog):
     """The same bytes as in a folder, resumed, refused to others, searched; errors name the URL, never the key."""
     caplog.set_level(logging.DEBUG, logger="embrew")
     stub = Stub()
@@ -90,7 +87,7 @@ def test_encode_and_search_in_a_bucket(
         assert KEY not in text and SECRET not in text
 
 
-def test_without_credentials(port: int, corpus: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_credentials(port, corpus, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(
@@ -99,7 +96,7 @@ def test_without_credentials(port: int, corpus: Path, monkeypatch: pytest.Monkey
         encode_corpus(Stub(), corpus, "s3://bucket/out")
 
 
-def test_a_server_that_is_gone_ends_the_run_in_bounded_time(port: int, corpus: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_is_gone_ends_the_run_in_bounded_time(port, corpus, monkeypatch):
     stub = Stub()
     real = stub.encode
 
@@ -118,7 +115,7 @@ def test_a_server_that_is_gone_ends_the_run_in_bounded_time(port: int, corpus: P
     assert encode_corpus(Stub(), corpus, "s3://bucket/out", **SETTINGS).kept == 3
 
 
-def test_killed_again_and_again(port: int, tmp_path: Path):
+def test_killed_again_and_again(port, tmp_path):
     """No half shard is ever listed, and the objects of the last run are those of one that nothing stopped."""
     corpus = tmp_path / "long.jsonl"
     rows = [{"id": i, "text": f"text {i} " + "word " * (i % 17)} for i in range(200)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of
 from embrew.data import Document
-from embrew.encoder import Encoder
 from embrew.search import SearchIndex
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stub import Stub
@@ -26,9 +24,7 @@ def opened(folder: Path, encoder: object, corpus: Path) -> SearchIndex:
 
 
 @pytest.mark.parametrize("settings", [{}, {"truncate_dim": 8, "num_layers": 1}])
-def test_the_scores_are_the_cosines(
-    settings: dict[str, int], make_encoder: Callable[..., Encoder], corpus: Path, tmp_path: Path
-) -> None:
+def test_the_scores_are_the_cosines(settings, make_encoder, corpus, tmp_path):
     encoder = make_encoder(max_length=64, prompts={"query": "find: "})
     encode_corpus(encoder, corpus, tmp_path / "out", shard_rows=25, **settings)
     index = opened(tmp_path / "out", encoder, corpus)
@@ -44,7 +40,7 @@ def test_the_scores_are_the_cosines(
     assert SearchIndex.load(tmp_path / "saved", encoder).search(["a cat"]) == index.search(["a cat"])
 
 
-def test_another_encoder_is_refused(make_encoder: Callable[..., Encoder], corpus: Path, tmp_path: Path) -> None:
+def test_another_encoder_is_refused(make_encoder, corpus, tmp_path):
     encode_corpus(Stub(), corpus, tmp_path / "out")
     with pytest.raises(ValueError, match="was encoded with another model; vectors of two models cannot be compared"):
         query_options(read_vectors(tmp_path / "out"), Stub(name="other"))
@@ -62,7 +58,7 @@ def test_another_encoder_is_refused(make_encoder: Callable[..., Encoder], corpus
             query_options(read_vectors(tmp_path / name), Stub())
 
 
-def test_another_corpus_is_refused(corpus: Path, tmp_path: Path) -> None:
+def test_another_corpus_is_refused(corpus, tmp_path):
     encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
     vectors = read_vectors(tmp_path / "out")
     lines = corpus.read_text().splitlines(keepends=True)

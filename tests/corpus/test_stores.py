@@ -1,7 +1,5 @@
 """Corpora and vectors in a store: the same bytes as in folders; killed, failing, locked and wrong stores."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys
@@ -26,9 +24,7 @@ from tests.corpus.test_resume import content
 
 
 @pytest.mark.parametrize(("scheme", "precision"), [("gs", "int8"), ("hf", "float32")])
-def test_the_same_bytes_as_in_a_folder(
-    scheme: str, precision: str, store: type[FakeStore], corpus: Path, tmp_path: Path
-):
+def test_the_same_bytes_as_in_a_folder(scheme, precision, store, corpus, tmp_path):
     with corpus.open("a") as file:
         file.write("{\n")
     put("bucket/corpus.jsonl", corpus.read_bytes())
@@ -55,7 +51,7 @@ FORMS = ["c.jsonl.gz", "c.parquet", "folder", "saved"]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_kind_of_file_is_read_from_a_store(form: str, store: type[FakeStore], tmp_path: Path):
+def test_every_kind_of_file_is_read_from_a_store(form, store, tmp_path):
     rows = [{"id": f"r{i}", "text": text} for i, text in enumerate(TEXTS)]
     source = tmp_path / form
     lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -77,7 +73,7 @@ def test_every_kind_of_file_is_read_from_a_store(form: str, store: type[FakeStor
     assert objects(store, "bucket/out") == content(tmp_path / "out")
 
 
-def test_large_objects_are_read_in_ranges(store: type[FakeStore], monkeypatch: pytest.MonkeyPatch):
+def test_large_objects_are_read_in_ranges(store, monkeypatch):
     monkeypatch.setattr(embrew.stores, "BLOCK", 1000)
     data = bytes(i * i % 251 for i in range(12_345))
     put("bucket/large", data)
@@ -89,9 +85,7 @@ def test_large_objects_are_read_in_ranges(store: type[FakeStore], monkeypatch: p
         assert file.read(3_000) == data[5_000:8_000]
 
 
-def test_a_store_that_does_not_answer_ends_the_run_and_the_same_call_resumes(
-    store: type[FakeStore], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_store_that_does_not_answer_ends_the_run_and_the_same_call_resumes(store, corpus, tmp_path, monkeypatch):
     encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=7)
     with monkeypatch.context() as patched:
         real, files = FakeStore.put_file, []
@@ -115,7 +109,7 @@ def test_a_store_that_does_not_answer_ends_the_run_and_the_same_call_resumes(
     assert objects(store, "bucket/out") == content(tmp_path / "out")
 
 
-def test_another_job_and_objects_of_others_are_refused(store: type[FakeStore], corpus: Path):
+def test_another_job_and_objects_of_others_are_refused(store, corpus):
     encode_corpus(Stub(), corpus, "gs://bucket/out", shard_rows=25)
     before = objects(store, "bucket")
     with pytest.raises(FileExistsError, match=r"gs://bucket/out holds vectors made of another shard_rows"):
@@ -128,7 +122,7 @@ def test_another_job_and_objects_of_others_are_refused(store: type[FakeStore], c
     assert objects(store, "bucket") == before | {"mine/thesis.txt": b"precious"}
 
 
-def test_a_corpus_that_is_replaced_while_it_is_read(store: type[FakeStore], corpus: Path):
+def test_a_corpus_that_is_replaced_while_it_is_read(store, corpus):
     put("bucket/c.jsonl", corpus.read_bytes())
 
     class Replacing(Stub):
@@ -143,7 +137,7 @@ def test_a_corpus_that_is_replaced_while_it_is_read(store: type[FakeStore], corp
 HOLDER = "process 77 on elsewhere since 2026-01-01 12:00:00 UTC"
 
 
-def test_a_second_writer_is_refused_until_the_lock_is_removed(store: type[FakeStore], corpus: Path):
+def test_a_second_writer_is_refused_until_the_lock_is_removed(store, corpus):
     """The message says who holds it, since when, and with which command it is removed after a kill."""
     put(f"bucket/out/{LOCK}", HOLDER.encode())
     with pytest.raises(FileExistsError, match=f"{HOLDER} is encoding into gs://bucket/out; wait") as raised:
@@ -156,7 +150,7 @@ def test_a_second_writer_is_refused_until_the_lock_is_removed(store: type[FakeSt
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_of_two_writers_at_once_one_goes_on(condition: bool, store: type[FakeStore], monkeypatch: pytest.MonkeyPatch):
+def test_of_two_writers_at_once_one_goes_on(condition, store, monkeypatch):
     """The other's lock appears after it was asked for; also where a server ignores the condition of the request."""
     real = FakeStore.pipe_file
 
@@ -170,7 +164,7 @@ def test_of_two_writers_at_once_one_goes_on(condition: bool, store: type[FakeSto
         pytest.fail("there are two writers")
 
 
-def test_a_lock_whose_answer_was_lost_is_ours(store: type[FakeStore], monkeypatch: pytest.MonkeyPatch):
+def test_a_lock_whose_answer_was_lost_is_ours(store, monkeypatch):
     """The store's client sends the request again, and is told that the object exists."""
     real = FakeStore.pipe_file
 
@@ -199,7 +193,7 @@ def test_a_lock_whose_answer_was_lost_is_ours(store: type[FakeStore], monkeypatc
         ("file:/data/x", "give the URL as a string, file://"),
     ],
 )
-def test_urls_that_cannot_be_used(url: str | Path, message: str, corpus: Path, tmp_path: Path, monkeypatch):
+def test_urls_that_cannot_be_used(url, message, corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for places in ((url, tmp_path / "out"), (corpus, url)):
         with pytest.raises(ValueError, match=message) as raised:
@@ -208,7 +202,7 @@ def test_urls_that_cannot_be_used(url: str | Path, message: str, corpus: Path, t
     assert [entry.name for entry in tmp_path.iterdir()] == [corpus.name], "nothing was written"
 
 
-def test_an_object_is_safe_from_names_that_begin_with_its_own(store: type[FakeStore], corpus: Path):
+def test_an_object_is_safe_from_names_that_begin_with_its_own(store, corpus):
     """fsspec takes what follows `::` for another file system, and would open the object before it."""
     put("bucket/x", b"precious")
     put("bucket/in/a.jsonl", corpus.read_bytes())
@@ -219,7 +213,7 @@ def test_an_object_is_safe_from_names_that_begin_with_its_own(store: type[FakeSt
     assert set(objects(store, "bucket")) == {"x", "in/a::b.jsonl"} and objects(store, "bucket")["x"] == b"precious"
 
 
-def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path):
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, corpus, tmp_path):
     for scheme, package in (("s3", "s3fs"), ("gs", "gcsfs")):
         monkeypatch.setitem(sys.modules, package, None)
         monkeypatch.delitem(_registry, scheme, raising=False)
@@ -228,7 +222,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         assert raised.value.name is None, "the command line shows it as one line"
 
 
-def test_not_found_and_no_permission(store: type[FakeStore], corpus: Path, monkeypatch: pytest.MonkeyPatch):
+def test_not_found_and_no_permission(store, corpus, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"no file or folder 'gs://bucket/c.jsonl'"):
         encode_corpus(Stub(), "gs://bucket/c.jsonl", "gs://bucket/out")
 
@@ -246,7 +240,7 @@ def test_not_found_and_no_permission(store: type[FakeStore], corpus: Path, monke
     ("status", "kind"),
     [(401, PermissionError), (403, PermissionError), (404, FileNotFoundError), (503, ConnectionError)],
 )
-def test_errors_by_their_status(status: int, kind: type[Exception]):
+def test_errors_by_their_status(status, kind):
     error = OSError("from the Hub")
     error.response = SimpleNamespace(status_code=status)  # type: ignore[attr-defined]
     assert type(explain_error(error, "hf://datasets/a/b")) is kind
@@ -272,7 +266,7 @@ def test_errors_by_their_status(status: int, kind: type[Exception]):
         ("hf://datasets/me/texts@main/c.jsonl", "hf://datasets/me/texts@main/c.jsonl"),
     ],
 )
-def test_messages_hold_no_credentials(said: str, shown: str):
+def test_messages_hold_no_credentials(said, shown):
     for error in (
         ConnectionError(said),
         OSError(said),
@@ -284,7 +278,7 @@ def test_messages_hold_no_credentials(said: str, shown: str):
         assert shown in message and "hunter2" not in message
 
 
-def test_an_object_of_the_hub_that_is_replaced_is_seen(monkeypatch: pytest.MonkeyPatch):
+def test_an_object_of_the_hub_that_is_replaced_is_seen(monkeypatch):
     """The Hub's file system keeps listings, whatever it is asked for."""
     from huggingface_hub import HfFileSystem
     from huggingface_hub.hf_api import RepoFile

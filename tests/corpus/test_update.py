@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from embrew.corpus import encode_corpus, read_vectors, texts_of, update_corpus
-from embrew.encoder import Encoder
 from embrew.search import Changes
 from tests.corpus.stub import Stub
 from tests.corpus.test_resume import content
@@ -37,7 +35,7 @@ CHANGES = Changes(kept=52, changed=3, new=8, dropped=5, encoded=9)
 
 
 @pytest.mark.parametrize("precision", ["float32", "binary"])
-def test_the_folder_is_that_of_a_fresh_run(precision: str, tmp_path: Path) -> None:
+def test_the_folder_is_that_of_a_fresh_run(precision, tmp_path):
     """To the byte, manifest and all, with an encoder whose vectors do not depend on other texts."""
     settings = {"shard_rows": 7, "precision": precision}
     encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", **settings)
@@ -56,7 +54,7 @@ def test_the_folder_is_that_of_a_fresh_run(precision: str, tmp_path: Path) -> No
     assert encode_corpus(again, corpus, tmp_path / "out", **settings).kept == 9, "and it is complete"
 
 
-def test_int8_ranges_stay_those_of_the_folder(tmp_path: Path) -> None:
+def test_int8_ranges_stay_those_of_the_folder(tmp_path):
     encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=50, precision="int8")
     before = read_vectors(tmp_path / "out")
     codes = {name: row for ids, rows in before for name, row in zip(ids, rows, strict=True)}
@@ -75,7 +73,7 @@ def test_int8_ranges_stay_those_of_the_folder(tmp_path: Path) -> None:
     assert inside.mean() > 0.97, "but for values beyond the ranges"
 
 
-def test_vectors_of_a_model_are_those_of_a_fresh_run(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_vectors_of_a_model_are_those_of_a_fresh_run(make_encoder, tmp_path):
     """Kept ones to the bit those of the older folder, all of them up to rounding those of a fresh run."""
     encoder = make_encoder(max_length=64)
     encode_corpus(encoder, write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=25)
@@ -90,7 +88,7 @@ def test_vectors_of_a_model_are_those_of_a_fresh_run(make_encoder: Callable[...,
     assert len(kept) == 52 and all(np.array_equal(vectors[i], before[ids[i]]) for i in kept)
 
 
-def test_rows_at_the_end_leave_whole_shards_as_they_are(tmp_path: Path) -> None:
+def test_rows_at_the_end_leave_whole_shards_as_they_are(tmp_path):
     encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=10)
     inodes = [(tmp_path / "out" / f"part-0000{i}.parquet").stat().st_ino for i in range(6)]
     corpus = write(tmp_path / "c.jsonl", [*OLD, ("more", "text")])
@@ -100,7 +98,7 @@ def test_rows_at_the_end_leave_whole_shards_as_they_are(tmp_path: Path) -> None:
     assert all((tmp_path / "out" / f"part-0000{i}.parquet").stat().st_nlink == 1 for i in range(7))
 
 
-def test_another_model_or_setting_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_another_model_or_setting_is_refused_and_nothing_is_left_behind(tmp_path):
     encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=7)
     before, corpus = content(tmp_path / "out"), write(tmp_path / "c.jsonl", newer())
     for stub, settings, said in (
@@ -143,7 +141,7 @@ def stopped(rows: Rows, tmp_path: Path, *, after: int) -> Path:
     return corpus
 
 
-def test_a_stopped_update_encodes_nothing_twice(tmp_path: Path) -> None:
+def test_a_stopped_update_encodes_nothing_twice(tmp_path):
     """The older version stays readable meanwhile; a corpus that has changed once more finds what was encoded too."""
     encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=3)
     before = content(tmp_path / "out")
@@ -159,7 +157,7 @@ def test_a_stopped_update_encodes_nothing_twice(tmp_path: Path) -> None:
     assert not (tmp_path / ".out.update").exists()
 
 
-def test_what_another_job_left_is_not_used(tmp_path: Path) -> None:
+def test_what_another_job_left_is_not_used(tmp_path):
     encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=3)
     stopped(newer(), tmp_path, after=2)
     for path in sorted((tmp_path / "out").rglob("*"), reverse=True):
@@ -172,7 +170,7 @@ def test_what_another_job_left_is_not_used(tmp_path: Path) -> None:
     assert np.array_equal(vectors, other.encode_document([text for _, text in newer()]))
 
 
-def test_folders_without_hashes_keep_whole_shards_and_learn_hashes(tmp_path: Path) -> None:
+def test_folders_without_hashes_keep_whole_shards_and_learn_hashes(tmp_path):
     """The command that made them, given again, adds them without a call of the model."""
     corpus, out = write(tmp_path / "c.jsonl", OLD), tmp_path / "out"
     encode_corpus(Stub(), corpus, out, shard_rows=20)
@@ -192,7 +190,7 @@ def test_folders_without_hashes_keep_whole_shards_and_learn_hashes(tmp_path: Pat
     assert encode_corpus(stub, corpus, out, shard_rows=20).kept == 3 and content(out) == whole
 
 
-def test_a_reader_is_told_that_the_folder_was_replaced(tmp_path: Path) -> None:
+def test_a_reader_is_told_that_the_folder_was_replaced(tmp_path):
     encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=7)
     reading = iter(read_vectors(tmp_path / "out"))
     next(reading)

@@ -64,7 +64,7 @@ HUB: dict[tuple[str, str | None], list[dict[str, Any]]] = {
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+def hub(monkeypatch) -> list[tuple[Any, ...]]:
     """The Hub as it is for these data sets; what is asked for is listed."""
     asked: list[tuple[Any, ...]] = []
 
@@ -110,7 +110,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_rows_of_the_hub_become_rows_of_the_folder(name: str, hub: list[Any], tmp_path: Path) -> None:
+def test_rows_of_the_hub_become_rows_of_the_folder(name, hub, tmp_path):
     source = HUB_SETS[name]
     assert fetch(source, tmp_path / name)
     assert rows(tmp_path / name / "train.jsonl.gz") == EXPECTED[name]
@@ -121,7 +121,7 @@ def test_rows_of_the_hub_become_rows_of_the_folder(name: str, hub: list[Any], tm
     assert about["source"]["hub"] == source.hub and about["source"]["licence"] == source.licence
 
 
-def test_test_sets_have_their_splits(hub: list[Any], tmp_path: Path) -> None:
+def test_test_sets_have_their_splits(hub, tmp_path):
     for name, tested, count in (("stsb", "test", 6), ("biosses", "test", 5)):
         fetch(HUB_SETS[name], tmp_path / name)
         task = find_task(tmp_path / name)
@@ -131,9 +131,7 @@ def test_test_sets_have_their_splits(hub: list[Any], tmp_path: Path) -> None:
     assert [asked[2] for asked in hub] == ["train", "validation", "test", "test"]
 
 
-def test_a_set_is_downloaded_once_and_equal_rows_are_equal_files(
-    hub: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_is_downloaded_once_and_equal_rows_are_equal_files(hub, tmp_path, monkeypatch):
     source = HUB_SETS["medquad"]
     assert fetch(source, tmp_path / "a")
     assert not fetch(source, tmp_path / "a")
@@ -146,7 +144,7 @@ def test_a_set_is_downloaded_once_and_equal_rows_are_equal_files(
     assert rows(tmp_path / "a" / "train.jsonl.gz") == [{"query": "What is gout?", "answer": "A disease of the joints."}]
 
 
-def test_what_cannot_be_fetched_leaves_nothing(hub: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_fetched_leaves_nothing(hub, tmp_path, monkeypatch):
     other = HubSet("rajpurkar/squad", "", "", columns={"query": "asked"})
     with pytest.raises(ValueError, match="rajpurkar/squad train, row 1 has no column asked, but id, title, context"):
         fetch(other, tmp_path / "x")
@@ -168,9 +166,7 @@ def test_what_cannot_be_fetched_leaves_nothing(hub: list[Any], tmp_path: Path, m
         fetch(HUB_SETS["medquad"], tmp_path / "x")
 
 
-def test_the_command_fetches_several_sets_below_data(
-    hub: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_fetches_several_sets_below_data(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["data", "fetch", "medquad", "squad-pairs"])
     assert done.exit_code == 0, done.stderr
@@ -183,7 +179,7 @@ def test_the_command_fetches_several_sets_below_data(
     assert all(name in unknown.stderr for name in (*data_sets(), "papers/ese-rag", "did you mean 'squad-pairs'?"))
 
 
-def test_demonstrations_are_fetched_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demonstrations_are_fetched_from_files(tmp_path, monkeypatch):
     """As bge-en-icl's files are; a local folder stands for the server."""
     (tmp_path / "there").mkdir()
     pairs = [{"query": f"q{i}", "response": "“r”", "other": 1} for i in range(3)]
@@ -205,7 +201,7 @@ def test_demonstrations_are_fetched_from_files(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("value", [[], {}, None, {"a": {"b": 1}}, ["a"], True])
-def test_what_is_no_text_is_refused(value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_text_is_refused(value, tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text(json.dumps([{"query": "q", "response": "r"}, {"query": "q", "response": value}]))
     source = FileSet(f"file://{tmp_path}/{{name}}.json", "pairs", "MIT", ["query", "response"], ["a"])
     with pytest.raises(ValueError, match=r"a\.json is no JSON list of rows with query, response .*response holds"):
@@ -228,7 +224,7 @@ def test_what_is_no_text_is_refused(value: Any, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     "text", ["[]", "{}", "null", "3", "[" * 100_000, '[{"query": 1, "query": 2}]', '{"a": ' * 100_000]
 )
-def test_a_file_without_rows_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_without_rows_is_refused(text, tmp_path):
     (tmp_path / "a.json").write_text(text)
     source = FileSet(f"file://{tmp_path}/{{name}}.json", "pairs", "MIT", ["query"], ["a"])
     with pytest.raises(ValueError, match=r"a\.json is no JSON list of rows with query"):
@@ -236,7 +232,7 @@ def test_a_file_without_rows_is_refused(text: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_sets_are_defined_whole() -> None:
+def test_the_sets_are_defined_whole():
     (icl,) = (source for source in data_sets().values() if isinstance(source, FileSet))
     assert data_sets()["bge-en-icl"] is icl
     assert len(set(icl.files)) == 56 and re.search(r"/[0-9a-f]{40}/.*/\{name\}\.json$", icl.url)
@@ -248,9 +244,7 @@ def test_the_sets_are_defined_whole() -> None:
         assert source.revision is None or re.fullmatch("[0-9a-f]{40}", source.revision)
 
 
-def test_every_shipped_recipe_reads_the_hub_files_of_its_user_or_what_can_be_fetched(
-    hub: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_shipped_recipe_reads_the_hub_files_of_its_user_or_what_can_be_fetched(hub, tmp_path, monkeypatch):
     """Rows of every stage that names a fetched folder are read from it, with the columns and limits of the recipe."""
     monkeypatch.chdir(tmp_path)
     for name, source in HUB_SETS.items():
@@ -273,7 +267,7 @@ def test_every_shipped_recipe_reads_the_hub_files_of_its_user_or_what_can_be_fet
 
 @pytest.mark.network
 @pytest.mark.parametrize("name", HUB_SETS)
-def test_the_real_hub_has_the_rows(name: str, tmp_path: Path) -> None:
+def test_the_real_hub_has_the_rows(name, tmp_path):
     """Downloads up to some hundred MB; needs HF_HUB_OFFLINE=0."""
     source = HUB_SETS[name]
     assert fetch(source, tmp_path / name)

@@ -81,7 +81,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_every_format_gives_the_same_rows(tmp_path: Path, name: str):
+def test_every_format_gives_the_same_rows(tmp_path, name):
     (tmp_path / name).write_bytes(SAME[name])
     assert [record.values for record in read_file(tmp_path / name)] == ROWS
     loaded = load(tmp_path / name, kind="pairs")
@@ -129,14 +129,14 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("name", "content", "message"), BROKEN, ids=[f"{name}: {said}" for name, _, said in BROKEN])
-def test_broken_files(tmp_path: Path, name: str, content: bytes, message: str):
+def test_broken_files(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=rf"{name}(, |:).*{message}|{name}.*{message}"):
         list(read_file(tmp_path / name))
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json", "a.jsonl"])
-def test_files_without_rows(tmp_path: Path, name: str):
+def test_files_without_rows(tmp_path, name):
     for content in {"a.csv": [b"", b"text,label\n"], "a.tsv": [b"", b"text\n"], "a.json": [b"", b"[]", b" [ ] \n"]}.get(
         name, [b"", b"\n"]
     ):
@@ -156,25 +156,25 @@ def test_files_without_rows(tmp_path: Path, name: str):
         ("a.csv", b"Query,query,positive\na,b,c\n", "line 2: Query and query could both be 'query'"),
     ],
 )
-def test_rows_that_are_no_pairs(tmp_path: Path, name: str, content: bytes, message: str):
+def test_rows_that_are_no_pairs(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match="a.") as error:
         load(tmp_path / name, kind="pairs")
     assert message in str(error.value)
 
 
-def test_cells_may_be_long(tmp_path: Path):
+def test_cells_may_be_long(tmp_path):
     (tmp_path / "a.csv").write_text(f"text\n{'x' * 200_000}\n")
     assert len(load(tmp_path / "a.csv", kind="text")["text"][0]) == 200_000
 
 
-def test_a_column_without_a_name_is_left_out(tmp_path: Path):
+def test_a_column_without_a_name_is_left_out(tmp_path):
     """As `DataFrame.to_csv` writes the index."""
     (tmp_path / "a.csv").write_text(",query,positive\n0,q,p\n")
     assert [record.values for record in read_file(tmp_path / "a.csv")] == [{"query": "q", "positive": "p"}]
 
 
-def test_many_rows_are_not_held_in_memory(tmp_path: Path):
+def test_many_rows_are_not_held_in_memory(tmp_path):
     content = "".join(json.dumps({"text": f"{i} " + "x" * 100}) + "\n" for i in range(20_000)).encode()
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(content, 1))
     records = read_file(tmp_path / "a.jsonl.gz")
@@ -185,7 +185,7 @@ def test_many_rows_are_not_held_in_memory(tmp_path: Path):
     assert peak < 700_000 < len(content)
 
 
-def test_named_pipes_are_refused(tmp_path: Path):
+def test_named_pipes_are_refused(tmp_path):
     os.mkfifo(tmp_path / "train.csv")
     for read in (lambda: load(tmp_path / "train.csv", kind="text"), lambda: data_files(tmp_path)):
         with pytest.raises(ValueError, match=r"train.csv is a named pipe or a device"):
@@ -195,14 +195,14 @@ def test_named_pipes_are_refused(tmp_path: Path):
 # Folders
 
 
-def test_tables_of_a_folder_are_its_splits(tmp_path: Path):
+def test_tables_of_a_folder_are_its_splits(tmp_path):
     for name in ("train.csv", "test.tsv", "dev.json", "LICENSE.txt", "labels.csv", "dataset_info.json"):
         (tmp_path / name).write_text("text\na\n")
     assert splits(tmp_path) == ["LICENSE", "dev", "test", "train"]
     assert [file.name for file in split_files(tmp_path, "train")] == ["train.csv"]
 
 
-def test_other_files_of_a_folder_are_read_as_before(tmp_path: Path):
+def test_other_files_of_a_folder_are_read_as_before(tmp_path):
     for name in ("train.jsonl", "train.csv", "notes.csv", "about.json", "qrels.test.tsv", "test.csv"):
         (tmp_path / name).write_text("{}\n")
     assert [file.name for file in data_files(tmp_path)] == ["test.csv", "train.jsonl"]
@@ -213,7 +213,7 @@ def saved(folder: Path, split: str | None = None) -> Path:
     return folder
 
 
-def test_saved_data_sets(tmp_path: Path):
+def test_saved_data_sets(tmp_path):
     expected = [row["query"] for row in ROWS]
     assert list(load(saved(tmp_path / "one"), kind="pairs")["query"]) == expected
     assert splits(saved(tmp_path / "test-one", "test")) == ["test"]
@@ -227,7 +227,7 @@ def test_saved_data_sets(tmp_path: Path):
     assert list(load(tmp_path / "several", kind="pairs", split="test")["query"]) == expected[2:]
 
 
-def test_incomplete_saved_data_sets(tmp_path: Path):
+def test_incomplete_saved_data_sets(tmp_path):
     file = sorted(saved(tmp_path / "one").glob("*.arrow"))[1]
     file.unlink()
     with pytest.raises(FileNotFoundError, match=f"{file.name} is missing, and .*state.json lists it"):
@@ -241,7 +241,7 @@ def test_incomplete_saved_data_sets(tmp_path: Path):
 # Where else data are read
 
 
-def test_evaluation_folders(tmp_path: Path):
+def test_evaluation_folders(tmp_path):
     scored = [{"Sentence1": "a", "Sentence2": "b", "Score": 1.5}, {"Sentence1": "c", "Sentence2": "d", "Score": 2}]
     passages = [{"query": "q", "positive_passages": [{"text": "p"}], "negative_passages": [{"text": "n"}]}]
     chat = [{"messages": [{"role": "user", "content": t}], "label": t} for t in "ab"]
@@ -266,7 +266,7 @@ def test_evaluation_folders(tmp_path: Path):
     assert read_texts(beir).texts == ["T one"]
 
 
-def test_content_is_compared_of_what_is_read(tmp_path: Path):
+def test_content_is_compared_of_what_is_read(tmp_path):
     """A changed table or saved data set is another one; what is not read does not count."""
 
     def identity(path: Path, split: str | None = "train") -> object:
@@ -302,7 +302,7 @@ def test_content_is_compared_of_what_is_read(tmp_path: Path):
         ("a.arrow", None),
     ],
 )
-def test_a_column_or_key_that_stands_twice_is_refused(tmp_path: Path, name: str, content: bytes | None):
+def test_a_column_or_key_that_stands_twice_is_refused(tmp_path, name, content):
     twice = pa.table([["a"], ["b"]], names=["text", "text"])
     sink = pa.BufferOutputStream()
     if name == "a.parquet":
@@ -326,7 +326,7 @@ UNCONVERTIBLE = {
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "file.arrow"])
 @pytest.mark.parametrize("kind", UNCONVERTIBLE)
-def test_an_unused_column_that_cannot_be_converted_stops_nothing(tmp_path: Path, kind: str, suffix: str):
+def test_an_unused_column_that_cannot_be_converted_stops_nothing(tmp_path, kind, suffix):
     table = pa.table({"text": ["a", "b", "c"], "created": UNCONVERTIBLE[kind]})
     file = tmp_path / f"a.{suffix}"
     if suffix == "parquet":
@@ -342,7 +342,7 @@ def test_an_unused_column_that_cannot_be_converted_stops_nothing(tmp_path: Path,
         load(file, kind="text", columns={"text": "created"})
 
 
-def test_an_arrow_file_is_read_as_a_stream_is(tmp_path: Path):
+def test_an_arrow_file_is_read_as_a_stream_is(tmp_path):
     table = pa.Table.from_pylist(ROWS * 800)
     with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as sink:
         sink.write_table(table, max_chunksize=7)
@@ -353,7 +353,7 @@ def test_an_arrow_file_is_read_as_a_stream_is(tmp_path: Path):
         list(read_file(tmp_path / "a.arrow"))
 
 
-def test_a_header_of_many_columns_is_read_in_linear_time(tmp_path: Path):
+def test_a_header_of_many_columns_is_read_in_linear_time(tmp_path):
     names = [f"c{i}" for i in range(30_000)]
     (tmp_path / "a.csv").write_text(",".join(["text", *names]) + "\n" + ",".join(["a"] * 30_001) + "\n")
     start = time.process_time()
@@ -376,7 +376,7 @@ def test_a_header_of_many_columns_is_read_in_linear_time(tmp_path: Path):
         ("ü\u2028ö\r".encode(), ["ü\u2028ö"]),
     ],
 )
-def test_lines_of_text_files(tmp_path: Path, content: bytes, texts: list[str], compressed: bool):
+def test_lines_of_text_files(tmp_path, content, texts, compressed):
     file = tmp_path / ("a.txt.gz" if compressed else "a.txt")
     file.write_bytes(gzip.compress(content) if compressed else content)
     assert [record.values["text"] for record in read_file(file)] == texts
@@ -385,7 +385,7 @@ def test_lines_of_text_files(tmp_path: Path, content: bytes, texts: list[str], c
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl", "a.md"])
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
-def test_utf_16_is_refused(tmp_path: Path, name: str, encoding: str):
+def test_utf_16_is_refused(tmp_path, name, encoding):
     (tmp_path / name).write_bytes('text\n{"text": "one"}\n'.encode(encoding))
     with pytest.raises(ValueError, match=rf"{name}.*(zero byte, as in UTF-16|not valid UTF-8).*convert .*to UTF-8"):
         load(tmp_path / name, kind="text")

@@ -22,7 +22,7 @@ def rows(values: list[str], column: str = "text") -> Dataset:
     return Dataset.from_dict({column: values})
 
 
-def test_texts_with_the_smallest_hashes_are_chosen() -> None:
+def test_texts_with_the_smallest_hashes_are_chosen():
     (left,), held = set_aside([rows(texts(2000))], 64)
     chosen = sorted(texts(2000), key=mark)[:64]
     assert [row["text"] for row in held] == chosen
@@ -32,18 +32,18 @@ def test_texts_with_the_smallest_hashes_are_chosen() -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(39, 0), (40, 2), (60, 3), (1279, 63), (1280, 64), (5000, 64)])
-def test_at_most_one_in_twenty(size: int, count: int) -> None:
+def test_at_most_one_in_twenty(size, count):
     (left,), held = set_aside([rows(texts(size))], 64)
     assert (len(held), len(left)) == (count, size - count)
 
 
-def test_none_is_asked_for() -> None:
+def test_none_is_asked_for():
     parts = [rows(texts(500)), rows(texts(9), "sentence1")]
     left, held = set_aside(parts, 0)
     assert held == [] and left == parts
 
 
-def test_duplicates_go_too_in_all_data_sets() -> None:
+def test_duplicates_go_too_in_all_data_sets():
     """Up to case and blanks; of pairs the query decides, and the first of its rows is measured."""
     one = Dataset.from_dict({"query": texts(100), "positive": texts(100, "answer")})
     other = Dataset.from_dict(
@@ -59,7 +59,7 @@ def test_duplicates_go_too_in_all_data_sets() -> None:
     assert all(row["positive"].startswith("answer") for row in held if row["query"] != "new")
 
 
-def test_a_data_set_that_would_be_lost() -> None:
+def test_a_data_set_that_would_be_lost():
     chosen = min(texts(400), key=mark)
     with pytest.raises(ValueError, match=r"all 1 rows of data set 1 hold texts that would be set aside; leave it out"):
         set_aside([rows(texts(400)), rows([chosen])], 64)

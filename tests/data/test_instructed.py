@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,7 +52,7 @@ def epochs(order: MixedOrder, count: int = 20) -> list[list[dict[str, Any]]]:
     return found
 
 
-def test_a_batch_has_one_and_all_are_drawn() -> None:
+def test_a_batch_has_one_and_all_are_drawn():
     """Of its own data set, for documents too; data sets without keep theirs; the rows are those of the plain order."""
     order = order_of(wordings=())
     batches = epochs(order_of())
@@ -73,7 +72,7 @@ def test_a_batch_has_one_and_all_are_drawn() -> None:
     assert [row["query"] for batch in batches for row in batch] == plain
 
 
-def test_two_processes_draw_the_same() -> None:
+def test_two_processes_draw_the_same():
     """The two halves of a batch, as accelerate deals them out, have one instruction."""
     halves = []
     for process in range(2):
@@ -90,7 +89,7 @@ def stage(data: Any, **more: Any) -> StageConfig:
     return StageConfig.model_validate({"name": "s", "objective": {"type": "contrastive"}, "data": data, **more})
 
 
-def test_what_does_not_go_together(model_folder: Any, tmp_path: Path) -> None:
+def test_what_does_not_go_together(model_folder, tmp_path):
     with pytest.raises(ValueError, match="give instruction, or instructions"):
         stage({"path": "p", "instruction": "x", "instructions": ["y", "z"]})
     with pytest.raises(ValueError, match="instructions"):
@@ -111,7 +110,7 @@ def test_what_does_not_go_together(model_folder: Any, tmp_path: Path) -> None:
             build.check_stage(tiny(tmp_path, aligned), 0)
 
 
-def test_a_stage_reads_them_and_resumes(model_folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_reads_them_and_resumes(model_folder, tmp_path, monkeypatch):
     """Every batch that is collated has one of its data set's; a resumed run goes on with those of the whole one."""
     shutil.copytree(model_folder("llama"), tmp_path / "llama")
     write_data(tmp_path)

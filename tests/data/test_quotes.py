@@ -44,9 +44,7 @@ def unquoted(text: str) -> list[dict[str, str | None]]:
     ],
 )
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
-def test_a_tsv_that_breaks_the_rule_is_read_without_quoting_and_said_once(
-    lines: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_tsv_that_breaks_the_rule_is_read_without_quoting_and_said_once(lines, name, tmp_path, caplog):
     content = (HEADER + lines).encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     assert rows(tmp_path / name) == unquoted(HEADER + lines)
@@ -57,7 +55,7 @@ def test_a_tsv_that_breaks_the_rule_is_read_without_quoting_and_said_once(
     assert len(warnings) == 1 and "read without quoting" in warnings[0] and ", line " in warnings[0]
 
 
-def test_rows_that_a_cell_of_several_lines_could_be_are_refused(tmp_path: Path) -> None:
+def test_rows_that_a_cell_of_several_lines_could_be_are_refused(tmp_path):
     """pandas would write such a cell in the same way; nothing tells which of the two it is."""
     (tmp_path / "a.tsv").write_text(HEADER + 'q1\t"opening\nq2\ta2\nq3\tat the end"\nq4\ta4\n')
     for read in (lambda: rows(tmp_path / "a.tsv"), lambda: load(tmp_path / "a.tsv", kind="pairs")):
@@ -67,7 +65,7 @@ def test_rows_that_a_cell_of_several_lines_could_be_are_refused(tmp_path: Path) 
         encode_corpus(Stub(), tmp_path / "a.tsv", tmp_path / "out", text_column="answer")
 
 
-def test_lines_of_one_column_are_one_cell_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_of_one_column_are_one_cell_and_said(tmp_path, caplog):
     (tmp_path / "a.tsv").write_text('text\n"one\ntwo"\nthree\n')
     assert rows(tmp_path / "a.tsv") == [{"text": "one\ntwo"}, {"text": "three"}]
     assert "line 2: a quoted cell goes on to line 3" in caplog.text
@@ -84,7 +82,7 @@ def test_lines_of_one_column_are_one_cell_and_said(tmp_path: Path, caplog: pytes
     ],
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_csv_that_breaks_the_rule_is_refused_with_the_line(lines: str, line: int, end: str, tmp_path: Path) -> None:
+def test_a_csv_that_breaks_the_rule_is_refused_with_the_line(lines, line, end, tmp_path):
     (tmp_path / "a.csv").write_bytes(("question,answer\n" + lines).replace("\n", end).encode())
     with pytest.raises(ValueError, match=rf"a.csv, line {line}: not valid CSV \(a quote "):
         rows(tmp_path / "a.csv")
@@ -102,16 +100,14 @@ TEXT = st.text(st.sampled_from("ab \"'\n,;é"), min_size=1, max_size=6).filter(l
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
     end=st.sampled_from(["\n", "\r\n"]),
 )
-def test_what_pandas_writes_is_read(
-    tmp_path: Path, cells: list[tuple[str, str]], separator: str, quoting: int, end: str
-) -> None:
+def test_what_pandas_writes_is_read(tmp_path, cells, separator, quoting, end):
     table = pandas.DataFrame(cells, columns=["query", "positive"])
     file = tmp_path / ("a.tsv" if separator == "\t" else "a.csv")
     table.to_csv(file, sep=separator, index=False, quoting=quoting, lineterminator=end)
     assert rows(file) == table.to_dict("records")
 
 
-def test_many_blocks_agree_with_pandas(tmp_path: Path) -> None:
+def test_many_blocks_agree_with_pandas(tmp_path):
     """More than a buffer of text, with cells over its ends; tabs in cells of one line."""
     generator = np.random.default_rng(0)
     parts = np.array(["word ", '"', '""', "\n", "ü ", "longer text " * 20, ". "])
@@ -121,7 +117,7 @@ def test_many_blocks_agree_with_pandas(tmp_path: Path) -> None:
     assert rows(tmp_path / "a.tsv") == table.astype(str).to_dict("records")
 
 
-def test_the_line_that_excel_begins_with_names_the_separator(tmp_path: Path) -> None:
+def test_the_line_that_excel_begins_with_names_the_separator(tmp_path):
     for content in ("sep=;\nquery;positive\na, b;c\n", "\ufeffSEP=;\r\nquery;positive\r\na, b;c\r\n"):
         (tmp_path / "a.csv").write_bytes(content.encode())
         assert rows(tmp_path / "a.csv") == [{"query": "a, b", "positive": "c"}]

@@ -50,7 +50,7 @@ def folder(path: Path, *names: str) -> Path:
         (["latest.csv"], ["latest.csv"], {}),
     ],
 )
-def test_names_tell_splits(names: list[str], train: list[str], others: dict[str, list[str]], tmp_path: Path) -> None:
+def test_names_tell_splits(names, train, others, tmp_path):
     place = folder(tmp_path / "data", *names)
     assert sorted(load(place, kind="pairs")["query"]) == [f"q {name}" for name in train]
     assert sorted(pair.question for pair in read_pairs(data_source(place, "pairs"))) == [f"q {name}" for name in train]
@@ -62,7 +62,7 @@ def test_names_tell_splits(names: list[str], train: list[str], others: dict[str,
 @pytest.mark.parametrize(
     "names", [["a.csv", "b.csv"], ["train_a.csv", "train_b.csv"], ["train_dev.jsonl", "holdout.jsonl"]]
 )
-def test_several_candidates_are_refused_by_name(names: list[str], tmp_path: Path) -> None:
+def test_several_candidates_are_refused_by_name(names, tmp_path):
     place = folder(tmp_path / "data", *names)
     with pytest.raises(ValueError, match=f"several files that could be the split 'train': {', '.join(sorted(names))}"):
         load(place, kind="pairs")
@@ -71,13 +71,13 @@ def test_several_candidates_are_refused_by_name(names: list[str], tmp_path: Path
         load(place, kind="pairs")
 
 
-def test_a_file_in_two_formats_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_two_formats_is_refused(tmp_path):
     place = folder(tmp_path / "data", "train.csv", "train.tsv")
     with pytest.raises(ValueError, match="the split 'train' twice: train.csv, train.tsv; keep one of them"):
         load(place, kind="pairs")
 
 
-def test_files_that_are_not_read_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_that_are_not_read_are_named_once(tmp_path, caplog):
     place = folder(tmp_path / "data", "train.jsonl", "Test.csv", "more.jsonl", "notes.csv", "._train.jsonl")
     for _ in range(2):
         assert load(place, kind="pairs")["query"] == ["q train.jsonl"]
@@ -93,7 +93,7 @@ def test_files_that_are_not_read_are_named_once(tmp_path: Path, caplog: pytest.L
     assert f"{corpus}: not read: corpus.csv" in caplog.text
 
 
-def test_hidden_files_are_no_data(tmp_path: Path) -> None:
+def test_hidden_files_are_no_data(tmp_path):
     """As macOS writes beside each file."""
     place = folder(tmp_path / "data", "a.jsonl")
     (place / "._a.jsonl").write_bytes(b"\0\5\26\7")
@@ -101,12 +101,12 @@ def test_hidden_files_are_no_data(tmp_path: Path) -> None:
     assert encode_corpus(Stub(), place, tmp_path / "out", text_column="answer").rows == 1
 
 
-def test_a_corpus_is_all_tables_of_a_folder(tmp_path: Path) -> None:
+def test_a_corpus_is_all_tables_of_a_folder(tmp_path):
     place = folder(tmp_path / "data", "test_questions.csv", "articles.csv")
     assert encode_corpus(Stub(), place, tmp_path / "out", text_column="answer").rows == 2
 
 
-def test_tasks_are_found_by_the_same_names(tmp_path: Path) -> None:
+def test_tasks_are_found_by_the_same_names(tmp_path):
     place = tmp_path / "sts"
     place.mkdir()
     for name in ("my_train.csv", "my_Test.csv"):

@@ -38,7 +38,7 @@ def examples() -> dict[str, str]:
 EXAMPLES = examples()
 
 
-def test_the_examples_are_found() -> None:
+def test_the_examples_are_found():
     assert set(EXAMPLES) == {
         *("langchain_huggingface", "llama_index", "sentence_transformers"),
         *("duckdb", "lancedb", "qdrant_client", "psycopg"),
@@ -46,7 +46,7 @@ def test_the_examples_are_found() -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory) -> Path:
     """An export, a corpus and its vectors."""
     place = tmp_path_factory.mktemp("clients")
     with gzip.open(data_folder() / "cranfield" / "corpus.jsonl.gz", "rt", encoding="utf-8") as file:
@@ -72,7 +72,7 @@ def run(*arguments: object) -> Any:
 
 
 @pytest.fixture
-def example(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+def example(place, monkeypatch) -> Callable[..., dict[str, Any]]:
     """Runs an example, or skips it."""
 
     def run_it(name: str, **given: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def example(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[
 
 
 @pytest.mark.parametrize("name", ["langchain_huggingface", "llama_index"])
-def test_clients_give_the_vectors_of_the_export(name: str, place: Path, example: Any) -> None:
+def test_clients_give_the_vectors_of_the_export(name, place, example):
     document = json.loads((place / "corpus.jsonl").read_text().splitlines()[0])["text"].replace("\n", " ")
     names = example(name, QUESTION=QUESTION, DOCUMENT=document)
     model = SentenceTransformer(str(place / "exported"))
@@ -96,7 +96,7 @@ def test_clients_give_the_vectors_of_the_export(name: str, place: Path, example:
 
 
 @pytest.mark.parametrize("name", ["duckdb", "lancedb", "qdrant_client", "psycopg"])
-def test_stores_find_what_search_finds(name: str, place: Path, example: Any, tmp_path: Path) -> None:
+def test_stores_find_what_search_finds(name, place, example, tmp_path):
     given: dict[str, Any] = {"query": SentenceTransformer(str(place / "exported")).encode_query(QUESTION)}
     if name == "psycopg":
         pytest.importorskip("pgvector")
@@ -108,6 +108,6 @@ def test_stores_find_what_search_finds(name: str, place: Path, example: Any, tmp
     assert [one[1] for one in found] == pytest.approx([hit["score"] for hit in hits], abs=1e-5)
 
 
-def test_the_query_is_encoded_as_printed(place: Path, example: Any) -> None:
+def test_the_query_is_encoded_as_printed(place, example):
     model = SentenceTransformer(str(place / "exported"))
     assert np.abs(example("sentence_transformers")["query"] - model.encode_query(QUESTION)).max() < 1e-6

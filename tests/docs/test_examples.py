@@ -48,7 +48,7 @@ APP = typer.main.get_command(app)
 
 
 @pytest.mark.parametrize(("place", "arguments"), commands())
-def test_commands_are_understood(place: str, arguments: list[str]) -> None:
+def test_commands_are_understood(place, arguments):
     """Every option and argument shown exists; recipes that are named are shipped."""
     command = APP
     context = command.make_context("embrew", list(arguments), resilient_parsing=False)
@@ -63,7 +63,7 @@ def test_commands_are_understood(place: str, arguments: list[str]) -> None:
             assert word in list_recipes(), place
 
 
-def test_enough_commands_are_found() -> None:
+def test_enough_commands_are_found():
     assert len(commands()) >= 20
 
 
@@ -76,7 +76,7 @@ PYTHON = [
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workplace(tmp_path_factory) -> Path:
     """The folders the examples speak of: `out/supervised`, a trained encoder, and `exported`."""
     from embrew import export_encoder
 
@@ -88,7 +88,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("place", "code"), PYTHON, ids=[place for place, _ in PYTHON])
-def test_python_runs(place: str, code: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs(place, code, workplace, monkeypatch):
     if "Qwen/" in code or "train(" in code:
         compile(code, place, "exec")
         return
@@ -100,7 +100,7 @@ def modules() -> list[str]:
     return [m.name for m in pkgutil.walk_packages(embrew.__path__, "embrew.") if not m.name.endswith("__main__")]
 
 
-def test_docstrings_show_what_happens() -> None:
+def test_docstrings_show_what_happens():
     attempted = 0
     for name in modules():
         if ">>>" not in Path(str(importlib.util.find_spec(name).origin)).read_text(encoding="utf-8"):

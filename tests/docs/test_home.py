@@ -1,7 +1,5 @@
 """The home page and README: the first example prints what is shown, and links point to what is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -12,7 +10,7 @@ HOME, README = ROOT / "docs" / "index.md", ROOT / "README.md"
 EXAMPLE = re.compile(r"^```python\n(.*?)^```\n\n```text[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def test_the_example_prints_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_prints_what_is_shown(capsys):
     ((code, shown),) = EXAMPLE.findall(HOME.read_text(encoding="utf-8"))
     exec(compile(code, str(HOME), "exec"), {})
     printed = capsys.readouterr().out
@@ -23,7 +21,7 @@ def test_the_example_prints_what_is_shown(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.skipif(not (ROOT / "benchmarks" / "results").exists(), reason="an unpacked sdist has no results")
-def test_readme_points_to_what_is_there() -> None:
+def test_readme_points_to_what_is_there():
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README.read_text(encoding="utf-8"))
     local = [target for target in targets if "://" not in target]
     assert len(local) > 15

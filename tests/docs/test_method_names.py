@@ -30,7 +30,7 @@ def overrides(page: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_to_the_reference_are_names_of_the_package(page: str) -> None:
+def test_links_to_the_reference_are_names_of_the_package(page):
     names = LINK.findall(PAGES[page])
     assert len(names) >= 3
     for name in names:
@@ -38,13 +38,13 @@ def test_links_to_the_reference_are_names_of_the_package(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_recipes_that_are_named_are_shipped(page: str) -> None:
+def test_recipes_that_are_named_are_shipped(page):
     names = {name for name in RECIPE.findall(PAGES[page]) if not name.endswith("*")}
     assert names and names <= set(list_recipes())
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_objectives_that_are_shown_can_be_built(page: str) -> None:
+def test_objectives_that_are_shown_can_be_built(page):
     shown = [text for text in OBJECTIVE.findall(PAGES[page]) if "…" not in text]
     assert shown or page in ("ese", "baselines")
     for text in shown:
@@ -52,11 +52,11 @@ def test_objectives_that_are_shown_can_be_built(page: str) -> None:
 
 
 @pytest.mark.parametrize(("page", "values"), [(page, values) for page in TABLES for values in overrides(page)])
-def test_overrides_of_ablations_are_understood(page: str, values: list[str]) -> None:
+def test_overrides_of_ablations_are_understood(page, values):
     recipe = Recipe.load(TABLES[page], values)
     for stage in recipe.stages:
         objective(stage.objective)
 
 
-def test_rows_of_ablations_are_found() -> None:
+def test_rows_of_ablations_are_found():
     assert len(overrides("lbr")) == 5 and len(overrides("epic")) == 14

@@ -37,7 +37,7 @@ PARAGRAPHS = [
 
 
 @pytest.mark.parametrize(("text", "files"), PARAGRAPHS)
-def test_numbers_are_those_of_the_file_cited(text: str, files: list[Path]) -> None:
+def test_numbers_are_those_of_the_file_cited(text, files):
     assert files, f"no such file: {CITED.findall(text)}"
     results = [path for file in files for path in (ROOT / "benchmarks" / "results").glob(f"{file.stem}.md")]
     exact = NUMBER.findall(" ".join(path.read_text() for path in [*files, *results]))
@@ -45,5 +45,5 @@ def test_numbers_are_those_of_the_file_cited(text: str, files: list[Path]) -> No
     assert not [number for number in NUMBER.findall(PAPER.sub("", text)) if number not in known]
 
 
-def test_enough_paragraphs_are_found() -> None:
+def test_enough_paragraphs_are_found():
     assert len(PARAGRAPHS) >= 8

@@ -1,7 +1,5 @@
 """The formats that the page about own data shows: each example is written, and read as the recipe beside it says."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from pathlib import Path
@@ -28,7 +26,7 @@ def test_which_formats_are_shown():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_example_is_the_same_pair(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_example_is_the_same_pair(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = []
     for language, title, code in EXAMPLES[name]:

@@ -20,7 +20,7 @@ def imports(tree: ast.AST) -> list[tuple[str, str]]:
     return [(alias.name, str(node.module)) for node in found for alias in node.names]
 
 
-def test_dir_all_the_table_and_the_type_checker_have_the_same_names() -> None:
+def test_dir_all_the_table_and_the_type_checker_have_the_same_names():
     branch = next(node for node in SOURCE.body if isinstance(node, ast.If))  # if TYPE_CHECKING
     assert len(embrew.__all__) >= 20
     assert dir(embrew) == embrew.__all__ == sorted(embrew.__all__) == list(embrew._MODULES)
@@ -28,12 +28,12 @@ def test_dir_all_the_table_and_the_type_checker_have_the_same_names() -> None:
 
 
 @pytest.mark.parametrize("name", embrew.__all__)
-def test_a_public_name_can_be_imported(name: str) -> None:
+def test_a_public_name_can_be_imported(name):
     assert getattr(embrew, name).__name__ == name
     assert getattr(embrew, name).__doc__
 
 
-def test_examples_import_from_the_package_itself() -> None:
+def test_examples_import_from_the_package_itself():
     found = set()
     for place, code in blocks("python"):
         for name, module in imports(ast.parse(code)):
@@ -43,6 +43,6 @@ def test_examples_import_from_the_package_itself() -> None:
     assert {"Encoder", "Pooling", "Context"} <= found <= {*dir(embrew)}
 
 
-def test_an_unknown_name_is_an_error() -> None:
+def test_an_unknown_name_is_an_error():
     with pytest.raises(AttributeError, match=re.escape("module 'embrew' has no attribute 'Pool'")):
         _ = embrew.Pool

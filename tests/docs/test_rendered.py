@@ -36,7 +36,7 @@ def text(page: str) -> str:
 
 
 @pytest.mark.parametrize("renderer", RENDERERS)
-def test_pages_are_rendered_whole(renderer: str) -> None:
+def test_pages_are_rendered_whole(renderer):
     assert len(PAGES) > 100
     for path in PAGES:
         source, render = FENCED.sub("", path.read_text(encoding="utf-8")), RENDERERS[renderer]
@@ -46,6 +46,6 @@ def test_pages_are_rendered_whole(renderer: str) -> None:
 
 
 @pytest.mark.parametrize("renderer", RENDERERS)
-def test_a_comment_at_the_start_of_a_line_is_noticed(renderer: str) -> None:
+def test_a_comment_at_the_start_of_a_line_is_noticed(renderer):
     source = "- one and\n  <!-- note -->2<!-- /note --> of **three**\n- [four](four.md)\n"
     assert shown(RENDERERS[renderer](source)) != shown(RENDERERS[renderer](COMMENT.sub(r"\1", source)))

@@ -59,7 +59,7 @@ ENTRIES = [
 VALUES = ("--suite", "--data", "--sweep", "-o", "--generator", "--demos", "--instruction", "--counts", "--prompt-name")
 
 
-def test_every_row_of_the_papers_is_there_once() -> None:
+def test_every_row_of_the_papers_is_there_once():
     found = {
         paper["name"]: {
             part["part"]: [row for entry in part["entries"] for row in entry["rows"]] for part in paper["parts"]
@@ -75,7 +75,7 @@ def test_every_row_of_the_papers_is_there_once() -> None:
             assert len(set(rows)) == len(rows), f"{name}, {part}"
 
 
-def test_the_page_is_written_from_the_file() -> None:
+def test_the_page_is_written_from_the_file():
     assert SCRIPT["PAGE"].read_text(encoding="utf-8") == SCRIPT["page"](PAPERS), "run make tables"
 
 
@@ -90,7 +90,7 @@ def rows_of(sweep: str, recipe: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_what_it_names_exists(entry: dict[str, Any]) -> None:
+def test_what_it_names_exists(entry):
     assert set(entry) <= {"rows", "how", "at", "state", "results", "needs", "note", "here"}
     assert (entry["state"] == "needs") == ("needs" in entry) and (entry["state"] == "run") == ("results" in entry)
     assert "here" not in entry or entry["state"] == "run"

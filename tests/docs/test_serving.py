@@ -48,14 +48,14 @@ def address() -> Iterator[str]:
         yield found
 
 
-def test_enough_is_found() -> None:
+def test_enough_is_found():
     assert len(CURLS) == 4 and set(CLIENTS) == {"openai", "langchain_openai", "llama_index", "mteb"}
     assert len(rows("Limits and errors")) >= 10 and len(rows("Routes")) == 11
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("number", range(len(CURLS)))
-def test_curl_gets_what_is_printed(number: int, address: str) -> None:
+def test_curl_gets_what_is_printed(number, address):
     code, (kind, following) = CURLS[number]
     command = ["bash", "-euc", code.replace(PRINTED, address).replace("curl -s", "curl -sS")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -73,17 +73,17 @@ def rounded(value: Any) -> Any:
     return round(value, 3) if isinstance(value, float) else value
 
 
-def test_the_fields_of_a_request_are_listed() -> None:
+def test_the_fields_of_a_request_are_listed():
     assert {row[0].strip("`") for row in rows("What a request may say")} == set(Options.model_fields)
 
 
-def test_the_routes_are_listed(address: str) -> None:
+def test_the_routes_are_listed(address):
     known = httpx.get(f"{address}/openapi.json").json()["paths"]
     routes = {f"{method.upper()} {path}" for path, methods in known.items() for method in methods}
     assert {row[0].strip("`") for row in rows("Routes")} == routes | {"GET /", "GET /openapi.json"}
 
 
-def test_the_metrics_are_listed(address: str) -> None:
+def test_the_metrics_are_listed(address):
     httpx.post(f"{address}/embed", json={"inputs": "a"})
     shown = httpx.get(f"{address}/metrics").text
     kinds = {
@@ -92,7 +92,7 @@ def test_the_metrics_are_listed(address: str) -> None:
     assert {name: row[1] for row in rows("Metrics and log") for name in names(row[0])} == kinds
 
 
-def test_the_log_line_has_the_printed_fields(address: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_line_has_the_printed_fields(address, caplog):
     caplog.set_level(logging.INFO, logger="embrew.serving.metrics")
     section = PAGE.partition("## Metrics and log")[2].partition("\n## ")[0]
     printed = json.loads(re.findall(r"```json\n(.*?)```", section, re.DOTALL)[0])
@@ -107,26 +107,26 @@ def test_the_log_line_has_the_printed_fields(address: str, caplog: pytest.LogCap
     assert {**line, **changing} == {**printed, **changing}
 
 
-def test_the_codes_of_errors_are_listed() -> None:
+def test_the_codes_of_errors_are_listed():
     source = "".join(path.read_text() for path in (ROOT / "src/embrew/serving").rglob("*.py"))
     known = set(re.findall(r'\bcode(?:, message)? ?= ?"(\w+)"', source))
     listed = {name for row in rows("Limits and errors") for name in names(row[1])}
     assert listed == known and len(known) > 15
 
 
-def test_the_container_file_has_the_pinned_torch() -> None:
+def test_the_container_file_has_the_pinned_torch():
     (file,) = [code for kind, code in BLOCKS if kind == "dockerfile"]
     (pinned,) = re.findall(r"^torch==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert f"pip install --no-cache-dir {pinned} " in file
 
 
 @pytest.mark.parametrize("code", [code for kind, code in BLOCKS if kind == "yaml"])
-def test_yaml_is_read(code: str) -> None:
+def test_yaml_is_read(code):
     assert all(isinstance(document, dict) for document in yaml.safe_load_all(code))
 
 
 @pytest.mark.slow
-def test_the_server_says_what_is_printed() -> None:
+def test_the_server_says_what_is_printed():
     (printed,) = [code for kind, code in BLOCKS if kind == "text" and "is ready" in code]
     with served("nano", "--pooling", "mean", env={**os.environ, "EMBREW_API_KEY": ""}) as process:
         address = process.ready()
@@ -140,7 +140,7 @@ def test_the_server_says_what_is_printed() -> None:
 
 
 @pytest.fixture
-def client(address: str) -> Any:
+def client(address) -> Any:
     """Runs an example of a client against the server, or skips it."""
 
     def run(name: str) -> dict[str, Any]:
@@ -153,23 +153,8 @@ def client(address: str) -> Any:
 
 
 @pytest.mark.slow
-def test_openai(client: Any) -> None:
-    texts = ["how do I reset the counter?", "where is the manual?"]
-    found, right = (
-        client("openai"),
-        Encoder.from_pretrained("nano", pooling="mean").encode_query(texts, truncate_dim=128, num_layers=4),
-    )
-    assert np.abs(np.array(found["vectors"]) - right).max() < 1e-5
-    create, asked = found["client"].embeddings.create, {"precision": "ubinary", "num_layers": 4}
-    numbers = create(model="nano", input=texts, dimensions=128, encoding_format="float", extra_body=asked)
-    assert (np.array([item.embedding for item in numbers.data]) == np.packbits(right > 0, axis=1)).all()
-    with pytest.raises(Exception, match="set encoding_format to float"):
-        create(model="nano", input=texts, dimensions=128, extra_body=asked)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["langchain_openai", "llama_index"])
-def test_frameworks(name: str, client: Any) -> None:
+def test_frameworks(name, client):
     found, encoder = client(name), Encoder.from_pretrained("nano", pooling="mean")
     assert np.abs(np.array(found["query"]) - encoder.encode_query("how do I reset the counter?")).max() < 1e-5
     right = encoder.encode_document(["Press reset twice.", "Pull the plug."])
@@ -177,7 +162,7 @@ def test_frameworks(name: str, client: Any) -> None:
 
 
 @pytest.mark.slow
-def test_mteb(client: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_mteb(client, monkeypatch, tmp_path):
     mteb = pytest.importorskip("mteb")
     from mteb.abstasks.sts import AbsTaskSTS
 

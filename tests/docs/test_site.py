@@ -17,7 +17,7 @@ DOLLAR = re.compile(r"(?<!\\)\$[^$\s][^$\n]*\$")
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory) -> Path:
     for name in ("mkdocs", "mkdocstrings", "latex2mathml"):
         pytest.importorskip(name, reason="the extra docs is not installed")
     folder = tmp_path_factory.mktemp("site")
@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_every_public_name_has_an_anchor_and_a_description(site: Path) -> None:
+def test_every_public_name_has_an_anchor_and_a_description(site):
     page = (site / "reference" / "index.html").read_text()
     assert len(dir(embrew)) >= 20
     for name in dir(embrew):
@@ -46,7 +46,7 @@ def test_every_public_name_has_an_anchor_and_a_description(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_equations_are_mathml(site: Path) -> None:
+def test_equations_are_mathml(site):
     pages = {path.relative_to(site): path.read_text() for path in site.rglob("*.html")}
     counts = {str(path): text.count("<math") for path, text in pages.items()}
     assert all(counts[f"{page}.html"] >= 8 for page in ("methods/llm2comp", "methods/ese", "reference/losses"))

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 MINE = "objectives/test_mine.py"  # of an objective that a reader adds
 
 
-def test_named_tests_exist() -> None:
+def test_named_tests_exist():
     found = []
     for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]:
         for name in re.findall(r"`(?:tests/)?((?:\w+/)*test_\w+\.py)`", page.read_text(encoding="utf-8")):

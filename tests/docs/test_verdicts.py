@@ -1,7 +1,5 @@
 """Verdicts on orderings: every expected figure is worked out by hand."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import verdicts
 from result_orderings import read_orderings
 
 
-def test_three_seeds_above() -> None:
+def test_three_seeds_above():
     """Differences 3, 3.5 and 4: mean 3.5, deviation 0.5; t of 2 degrees of freedom is 4.3027, so ± 4.3027·0.5/√3."""
     found = verdicts.compare(verdicts.Scores([53, 54, 55], [1, 2, 3]), verdicts.Scores([50, 50.5, 51], [1, 2, 3]))
     assert (found.result, found.difference, found.seeds, found.agreeing) == ("for", 3.5, 3, 3)
@@ -22,14 +20,14 @@ def test_three_seeds_above() -> None:
     assert not found.by_sign
 
 
-def test_three_seeds_that_vary_agree_by_sign_alone() -> None:
+def test_three_seeds_that_vary_agree_by_sign_alone():
     """Differences 1, 2, 3: mean 2, deviation 1, ± 4.3027/√3 = 2.4841, which includes 0."""
     found = verdicts.compare(verdicts.Scores([50, 52, 54], [1, 2, 3]), verdicts.Scores([49, 50, 51], [1, 2, 3]))
     assert (found.result, found.by_sign) == ("for", True)
     assert found.ends == pytest.approx((-0.48414, 4.48414), abs=1e-4)
 
 
-def test_mixed_and_reversed_seeds() -> None:
+def test_mixed_and_reversed_seeds():
     than = verdicts.Scores([50, 50, 50], [1, 2, 3])
     mixed = verdicts.compare(verdicts.Scores([51, 49, 55], [1, 2, 3]), than)
     assert (mixed.result, mixed.why, mixed.agreeing) == ("open", "the seeds disagree", 2)
@@ -37,7 +35,7 @@ def test_mixed_and_reversed_seeds() -> None:
     assert verdicts.compare(verdicts.Scores([49, 48, 50], [1, 2, 3]), than).result == "open"  # one is equal
 
 
-def test_pairs_are_those_of_the_same_seed() -> None:
+def test_pairs_are_those_of_the_same_seed():
     """By seed 0.5 each; by place in the list -1.5, 1.5 and 1.5."""
     found = verdicts.compare(verdicts.Scores([1, 2, 3], [1, 2, 3]), verdicts.Scores([2.5, 0.5, 1.5], [3, 1, 2]))
     assert (found.result, found.difference) == ("for", 0.5)
@@ -45,14 +43,14 @@ def test_pairs_are_those_of_the_same_seed() -> None:
     assert (four.result, four.seeds) == ("for", 3)  # seed 4 has no counterpart
 
 
-def test_one_seed_decides_nothing() -> None:
+def test_one_seed_decides_nothing():
     found = verdicts.compare(verdicts.Scores([60], [1]), verdicts.Scores([10, 11, 12], [1, 2, 3]))
     assert (found.result, found.why, found.difference) == ("open", "one seed", 49)
     assert verdicts.compare(verdicts.Scores([60], [1]), verdicts.Scores([10], [1])).why == "one seed"
 
 
 @pytest.mark.parametrize(("lower", "higher", "expected"), [([4, 6], [10, 12], "open"), ([3, 5], [10, 12], "for")])
-def test_other_seeds_by_welch(lower: list[float], higher: list[float], expected: str) -> None:
+def test_other_seeds_by_welch(lower, higher, expected):
     """Variances of 2, 2 seeds: the difference has one of 2, and 2²/(1 + 1) = 2 degrees of freedom, ± √2·4.3027."""
     found = verdicts.compare(verdicts.Scores(higher, [1, 2]), verdicts.Scores(lower, [3, 4]))
     difference = sum(higher) / 2 - sum(lower) / 2
@@ -63,7 +61,7 @@ def test_other_seeds_by_welch(lower: list[float], higher: list[float], expected:
     assert verdicts.compare(verdicts.Scores(higher), verdicts.Scores(lower)).result == expected  # seeds not known
 
 
-def test_a_row_in_which_nothing_is_drawn_stands_beside_every_seed() -> None:
+def test_a_row_in_which_nothing_is_drawn_stands_beside_every_seed():
     fixed = verdicts.Scores([50], fixed=True)
     assert verdicts.compare(verdicts.Scores([51, 52, 53], [1, 2, 3]), fixed).result == "for"
     assert verdicts.compare(fixed, verdicts.Scores([51, 52, 53], [1, 2, 3])).result == "against"
@@ -74,7 +72,7 @@ def test_a_row_in_which_nothing_is_drawn_stands_beside_every_seed() -> None:
     assert (two.result, two.ends) == ("open", pytest.approx((9 - 12.7062, 9 + 12.7062), abs=1e-3))
 
 
-def test_lower_is_better() -> None:
+def test_lower_is_better():
     ours, theirs = verdicts.Scores([2, 3, 4], [1, 2, 3]), verdicts.Scores([9, 9, 9], [1, 2, 3])
     assert verdicts.compare(ours, theirs, lower=True).result == "for"
     assert verdicts.compare(ours, theirs).result == "against"
@@ -91,13 +89,13 @@ def test_lower_is_better() -> None:
         ([-9, 5, 16], "open", "open"),
     ],
 )
-def test_not_below_and_equal(differences: list[float], at_least: str, equal: str) -> None:
+def test_not_below_and_equal(differences, at_least, equal):
     ours, theirs = verdicts.Scores(differences, [1, 2, 3]), verdicts.Scores([0, 0, 0], [1, 2, 3])
     assert verdicts.compare(ours, theirs, "≥", margin=1).result == at_least
     assert verdicts.compare(ours, theirs, "≈", margin=1).result == equal
 
 
-def test_spread() -> None:
+def test_spread():
     """Variances 1 and 100 of three seeds. F with 2 and 2 degrees of freedom is below x with x/(1 + x): 97.5 % at 39."""
     ours, theirs = verdicts.Scores([1, 2, 3], [1, 2, 3]), verdicts.Scores([0, 10, 20], [4, 5, 6])
     found = verdicts.compare(ours, theirs, "varies less than")
@@ -122,11 +120,11 @@ def test_spread() -> None:
         (["against", "not run"], "refuted"),
     ],
 )
-def test_a_claim_of_several_comparisons(results: list[str], verdict: str) -> None:
+def test_a_claim_of_several_comparisons(results, verdict):
     assert verdicts.combine([verdicts.Outcome(result) for result in results]) == verdict
 
 
-def test_a_row_that_was_not_run_is_one_of_its_plan() -> None:
+def test_a_row_that_was_not_run_is_one_of_its_plan():
     """Otherwise a wrong name in `docs/orderings.yaml` would stay "not run" for ever."""
     root = Path(__file__).parents[2]
     for ordering in read_orderings(root / "docs" / "orderings.yaml"):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +22,7 @@ TEXTS = SENTENCES[1:3]
 
 
 @pytest.fixture
-def encoder(model_folder: Callable[[str], Path]) -> Encoder:
+def encoder(model_folder) -> Encoder:
     made = Encoder.from_pretrained(
         model_folder("llama"), device="cpu", template="{instruction}{text}{eos}", demonstrations=Demonstrations()
     )
@@ -37,7 +35,7 @@ def which(vectors: np.ndarray, wanted: dict[str, np.ndarray]) -> str:
     return next((name for name, known in wanted.items() if np.abs(vectors - known).max() < 1e-6), "neither")
 
 
-def test_a_context_that_is_replaced_on_disk_is_read_whole(encoder: Encoder, tmp_path: Path) -> None:
+def test_a_context_that_is_replaced_on_disk_is_read_whole(encoder, tmp_path):
     """A reader that opens its files one by one would see the words of one context with the vectors of another."""
     encoder.save_pretrained(tmp_path / "model", verify="off")
     prepared = {"one": encoder.contexts["task"], "other": encoder.add_context("task", OTHER)}
@@ -64,7 +62,7 @@ def test_a_context_that_is_replaced_on_disk_is_read_whole(encoder: Encoder, tmp_
     assert {*found} == {"one", "other"} and len(found) > 6
 
 
-def test_eight_threads_encode_while_a_context_is_replaced_in_memory(encoder: Encoder) -> None:
+def test_eight_threads_encode_while_a_context_is_replaced_in_memory(encoder):
     """Every vector is that of one of the two contexts, and plain vectors never move."""
     wanted = {"one": encoder.encode(TEXTS, prompt_name="task")}
     encoder.add_context("task", OTHER)

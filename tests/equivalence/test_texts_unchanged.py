@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,11 +53,11 @@ def corpora(folder: Path) -> dict[str, tuple[Path, list[str]]]:
 
 
 @pytest.fixture
-def encoder(make_encoder: Callable[..., Encoder]) -> Encoder:
+def encoder(make_encoder) -> Encoder:
     return make_encoder(prompts={"query": "find: "}, max_length={"query": 64, "document": 64})
 
 
-def test_live_exported_and_encoded(encoder: Encoder, tmp_path: Path):
+def test_live_exported_and_encoded(encoder, tmp_path):
     texts = list(HARD_TEXTS)
     live = encoder.encode_document(texts)
     assert live.shape[0] == 40
@@ -72,7 +71,7 @@ def test_live_exported_and_encoded(encoder: Encoder, tmp_path: Path):
         np.testing.assert_allclose(vectors, encoder.encode_document(held), atol=1e-5, err_msg=name)
 
 
-def test_the_command_line_and_piped_questions(encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_command_line_and_piped_questions(encoder, tmp_path, monkeypatch):
     monkeypatch.setattr("embrew.opening.open_model", lambda *args, **options: encoder)
     rows = [{"_id": str(i), "text": text} for i, text in enumerate(HARD_TEXTS)]
     path = jsonl(tmp_path / "corpus.jsonl", rows)
@@ -105,7 +104,7 @@ class Recorder:
         return partial(self._vectors, {"encode": "text"}.get(name, name.removeprefix("encode_")))
 
 
-def test_what_an_evaluation_encodes(tmp_path: Path):
+def test_what_an_evaluation_encodes(tmp_path):
     texts, pair = list(HARD_TEXTS), {"sentence1": FILLED, "sentence2": FILLED[::-1]}
     retrieval = tmp_path / "retrieval"
     (retrieval / "qrels").mkdir(parents=True)
@@ -135,7 +134,7 @@ def test_what_an_evaluation_encodes(tmp_path: Path):
         assert any(recorder.seen.values()), kind
 
 
-def test_a_title_is_joined_and_a_blank_text_is_a_text(encoder: Encoder):
+def test_a_title_is_joined_and_a_blank_text_is_a_text(encoder):
     assert Document("a", " text ", " title ").content == " title   text "
     assert (Document("a", " text ").content, Document("a", "", "title").content) == (" text ", "title")
     index = SearchIndex.build(encoder, [Document("full", "a b"), Document("blank", " "), Document("empty", "")])

@@ -37,7 +37,7 @@ MADE: list[Both] = []  # once for all tests, which change nothing of it
 
 
 @pytest.fixture
-def both(make_encoder: Callable[..., Encoder], tmp_path: Path) -> Both:
+def both(make_encoder, tmp_path) -> Both:
     if not MADE:
         encoder = make_encoder(prompts={"query": "find: ", "document": "keep: "}, max_length=48)
         export_encoder(encoder, tmp_path / "stock", verify="off")
@@ -96,13 +96,13 @@ NO_EVALUATORS = {
 }
 
 
-def test_every_evaluator_is_covered() -> None:
+def test_every_evaluator_is_covered():
     assert set(evaluation.__all__) == {*EVALUATORS, *NO_EVALUATORS}
     assert len(EVALUATORS) == 11
 
 
 @pytest.mark.parametrize("name", [*EVALUATORS, *WITH_OPTIONS])
-def test_evaluators(name: str, both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluators(name, both, monkeypatch):
     """Each with its default arguments, and some with options."""
     both.ours.model_card_data.eval_results_dict.clear()
     own, theirs = ((EVALUATORS | WITH_OPTIONS)[name](model, monkeypatch)(model) for model in both)
@@ -118,14 +118,14 @@ def mined(model: Any, folder: Path) -> list[dict[str, Any]]:
     return list(rows)
 
 
-def test_miners(both: Both, tmp_path: Path) -> None:
+def test_miners(both, tmp_path):
     own, theirs = (mined(model, tmp_path) for model in both)
     assert own == theirs and own
     own, theirs = (util.paraphrase_mining(model, LEFT, truncate_dim=16) for model in both)
     assert np.allclose(own, theirs, atol=1e-4)
 
 
-def test_kept_vectors_of_the_miner_are_of_one_encoder(both: Both, tmp_path: Path) -> None:
+def test_kept_vectors_of_the_miner_are_of_one_encoder(both, tmp_path):
     """`cache_folder` names files by the card's `base_model`, which is the same for two encoders on one base."""
     other = copy.deepcopy(both.ours)
     first = mined(both.ours, tmp_path)
@@ -135,7 +135,7 @@ def test_kept_vectors_of_the_miner_are_of_one_encoder(both: Both, tmp_path: Path
     assert first and len(list((tmp_path / "Encoder").glob("*.npy"))) == 4, "two files for each of two encoders"
 
 
-def test_mteb_evaluates_an_encoder(both: Both) -> None:
+def test_mteb_evaluates_an_encoder(both):
     mteb = pytest.importorskip("mteb")
     from mteb.mocks.mock_tasks import MockClassificationTask, MockRetrievalTask, MockSTSTask
 
@@ -150,7 +150,7 @@ def test_mteb_evaluates_an_encoder(both: Both) -> None:
     assert (own.model_name, own.model_revision) == ("embrew/tiny", both.ours.weights_hash())
 
 
-def test_mteb_queries_get_their_prompt_and_length(make_encoder: Callable[..., Encoder]) -> None:
+def test_mteb_queries_get_their_prompt_and_length(make_encoder):
     encoder = make_encoder(prompts={"query": "find: "}, max_length={"query": 16, "document": 32})
     batches, about = [{"text": SENTENCES[:2]}, {"text": SENTENCES[2:]}], {"hf_split": "test", "hf_subset": "default"}
     for side, expected in {
@@ -165,7 +165,7 @@ def test_mteb_queries_get_their_prompt_and_length(make_encoder: Callable[..., En
 
 
 @pytest.mark.parametrize(("how", "container"), [("function", list), ("method", pd.Series)])
-def test_a_scikit_learn_pipeline(how: str, container: Callable[..., Any], both: Both) -> None:
+def test_a_scikit_learn_pipeline(how, container, both):
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_score
     from sklearn.pipeline import make_pipeline
@@ -183,6 +183,6 @@ def test_a_scikit_learn_pipeline(how: str, container: Callable[..., Any], both: 
     assert scores == pytest.approx(expected) and scores.mean() > 0.3
 
 
-def test_a_copy_gives_the_same_vectors(both: Both) -> None:
+def test_a_copy_gives_the_same_vectors(both):
     """scikit-learn copies what it is given; a function is not copied, a method is, with its encoder."""
     assert np.array_equal(copy.deepcopy(both.ours).encode(SENTENCES), both.ours.encode(SENTENCES))

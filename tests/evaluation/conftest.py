@@ -1,5 +1,5 @@
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def bag_of_words() -> BagOfWords:
 
 
 @pytest.fixture
-def sts_folder(tmp_path: Path) -> Path:
+def sts_folder(tmp_path) -> Path:
     """Three pairs whose bag-of-words cosines are 1, 1/2 and 0, in the order of their scores."""
     rows = [
         {"sentence1": "a cat", "sentence2": "a cat", "score": 5.0, "subset": "x"},
@@ -54,7 +54,7 @@ def sts_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def retrieval_folder(tmp_path: Path) -> Path:
+def retrieval_folder(tmp_path) -> Path:
     documents = {"d1": "cats sleep", "d2": "dogs bark loudly", "d3": "fish swim"}
     queries = {"q1": "cats", "q2": "dogs", "q3": "birds fish"}
     return write_beir(
@@ -67,7 +67,7 @@ def retrieval_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reads_demonstrations(make_encoder: Callable[..., Any]) -> Any:
+def reads_demonstrations(make_encoder) -> Any:
     encoder = make_encoder(
         memory_tokens=0, attention="causal", template="{instruction}{text}{eos}", demonstrations=Demonstrations()
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,11 @@ from tests.evaluation.scored import PAIRS, sts_folder, write
 
 
 @pytest.fixture
-def sts(tmp_path: Path) -> Path:
+def sts(tmp_path) -> Path:
     return sts_folder(tmp_path / "sts")
 
 
-def test_rows_of_training_rows(sts: Path) -> None:
+def test_rows_of_training_rows(sts):
     """The same ones every time, other ones by another seed, and no text of the test split."""
     tested = {text for i in range(4) for text in (f"train {i}",)}
     sets = [dev_sets([DevRows(path=str(sts), rows=6, seed=seed)]) for seed in (1, 1, 2)]
@@ -47,7 +46,7 @@ def test_rows_of_training_rows(sts: Path) -> None:
         dev_sets([DevRows(path=str(sts), rows=2)])
 
 
-def test_rows_of_other_kinds(tmp_path: Path, bag_of_words: Any) -> None:
+def test_rows_of_other_kinds(tmp_path, bag_of_words):
     """Classes are learnt from the rows that are left; of a BEIR folder training queries are taken."""
     labelled = [{"text": f"{'abc'[i % 3]} word {i}", "label": i % 3} for i in range(60)]
     write(tmp_path / "labels" / "train.jsonl", *labelled)
@@ -69,7 +68,7 @@ def test_rows_of_other_kinds(tmp_path: Path, bag_of_words: Any) -> None:
 
 
 @pytest.fixture
-def values(model_folder: Callable[[str], Path], tmp_path: Path) -> dict[str, Any]:
+def values(model_folder, tmp_path) -> dict[str, Any]:
     """A stage on pairs, of which some are to be dev rows of their own retrieval folder."""
     pairs = [{"query": f"ask {i}", "positive": f"{SENTENCES[i % 5]} {i}"} for i in range(24)]
     write(tmp_path / "pairs.jsonl", *pairs)
@@ -91,7 +90,7 @@ def values(model_folder: Callable[[str], Path], tmp_path: Path) -> dict[str, Any
     }
 
 
-def test_dev_rows_are_not_trained_on(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dev_rows_are_not_trained_on(values, tmp_path, monkeypatch):
     from embrew.recipe import build
 
     recipe = Recipe.from_values(values)
@@ -120,9 +119,7 @@ def test_dev_rows_are_not_trained_on(values: dict[str, Any], tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("kind", ["text", "pairs"])
-def test_dev_rows_are_left_out_before_rows_are_split_into_sentences(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, make_encoder: Any
-) -> None:
+def test_dev_rows_are_left_out_before_rows_are_split_into_sentences(kind, tmp_path, caplog, make_encoder):
     """With `sentences`, a dev text of three sentences, or a dev answer within a sentence, is no text of the rows."""
     from embrew.recipe import build
 
@@ -156,7 +153,7 @@ def write_yaml(recipe: Recipe, folder: Path) -> Path:
     return folder / "recipe.yaml"
 
 
-def test_the_choice_names_what_chose(sts: Path, reads_demonstrations: Any) -> None:
+def test_the_choice_names_what_chose(sts, reads_demonstrations):
     encoder = reads_demonstrations
     choice = choose_demonstrations(encoder, Context("find: ", PAIRS), [2], [sts], from_train=6)
     assert choice.dev_sets == ("sts dev-from-train, 6 pairs",) and choice.test_sets == ("sts test, 12 pairs",)

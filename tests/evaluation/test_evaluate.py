@@ -36,24 +36,6 @@ def test_files_hold_what_was_judged_and_how(bag_of_words, sts_folder, tmp_path):
     assert run["dataset_revision"] == result["dataset_revision"]
 
 
-def test_an_encoder_describes_itself(bag_of_words, sts_folder, tmp_path):
-    bag_of_words.describe = lambda: {
-        "base": "tiny",
-        "template": "{text}",
-        "dtype": "float32",
-        "prompts": {"query": "x"},
-    }
-    bag_of_words.weights_hash = lambda: "abc"
-    evaluate(bag_of_words, [sts_folder], output_dir=tmp_path)
-    run = json.loads((tmp_path / "STS.test.run.json").read_text())
-    assert (run["model"]["base"], run["model_hash"], run["template"], run["dtype"]) == (
-        "tiny",
-        "abc",
-        "{text}",
-        "float32",
-    )
-
-
 def test_batch_tokens_only_where_it_is_known(bag_of_words):
     class Knows:
         def encode(self, inputs, *, batch_tokens=None):

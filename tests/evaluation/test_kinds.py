@@ -48,7 +48,7 @@ TOY = TaskKind(
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def toy(monkeypatch, tmp_path) -> Path:
     """A folder of the toy kind; a bag of n different words is √n long, so that two words are short, three long."""
     monkeypatch.setitem(KINDS, "length", TOY)
     rows = [("a b c", 1), ("a b", 0), ("d e f", 1), ("d e f g", 0)]
@@ -59,7 +59,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_toy_kind_is_evaluated_and_shown(toy: Path, bag_of_words: Any, tmp_path: Path) -> None:
+def test_a_toy_kind_is_evaluated_and_shown(toy, bag_of_words, tmp_path):
     task = find_task(toy, kind="length", longer=1.0)
     assert (task.kind, task.split) == ("length", "test")
     (result,) = evaluate(bag_of_words, [task], output_dir=tmp_path / "out")
@@ -78,7 +78,7 @@ def test_a_toy_kind_is_evaluated_and_shown(toy: Path, bag_of_words: Any, tmp_pat
         find_task(toy, kind="length", shorter=1)
 
 
-def test_a_toy_kind_is_recognised_by_its_columns(toy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_toy_kind_is_recognised_by_its_columns(toy, monkeypatch, tmp_path):
     assert find_task(toy).kind == "classification", "which stands before it in the registry and matches too"
     first = {"length": TOY, **KINDS}
     for name in list(KINDS):
@@ -93,7 +93,7 @@ def test_a_toy_kind_is_recognised_by_its_columns(toy: Path, monkeypatch: pytest.
         find_task(toy, kind="lengths")
 
 
-def test_a_toy_kind_in_suites_and_on_the_command_line(toy: Path, monkeypatch: pytest.MonkeyPatch, bag_of_words: Any):
+def test_a_toy_kind_in_suites_and_on_the_command_line(toy, monkeypatch, bag_of_words):
     (toy.parent / "s.yaml").write_text("tasks: [{data: toy, kind: length, longer: 2.0}]\n")
     (task,) = read_suite(toy.parent / "s.yaml", data=toy.parent).tasks
     assert isinstance(task, Task) and (task.kind, task.settings) == ("length", {"longer": 2.0})
@@ -105,7 +105,7 @@ def test_a_toy_kind_in_suites_and_on_the_command_line(toy: Path, monkeypatch: py
     assert done.exit_code == 1 and "kind='size'; choose from sts" in done.output
 
 
-def test_every_kind_says_what_it_reads() -> None:
+def test_every_kind_says_what_it_reads():
     assert len(KINDS) == 9
     types = [name for kind in KINDS.values() for name in kind.mteb_types]
     assert len(set(types)) == len(types)
@@ -118,7 +118,7 @@ def test_every_kind_says_what_it_reads() -> None:
             assert all(column in layout for column in (*kind.about, *kind.other, *kind.documents)), name
 
 
-def test_types_of_mteb_follow_from_the_registry(toy: Path) -> None:
+def test_types_of_mteb_follow_from_the_registry(toy):
     class Found:
         class metadata:
             name, type = "Lengths", "Length"
@@ -129,7 +129,7 @@ def test_types_of_mteb_follow_from_the_registry(toy: Path) -> None:
         mteb_kind(Found)
 
 
-def test_kinds_and_tables_open_no_weights() -> None:
+def test_kinds_and_tables_open_no_weights():
     """The registry is imported by commands that only read results."""
     code = "import embrew.evaluation, sys; assert not {'torch', 'sklearn', 'scipy', 'datasets'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

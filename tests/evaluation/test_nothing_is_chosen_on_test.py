@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -20,11 +18,11 @@ from tests.evaluation.scored import PAIRS, scored, sts_folder, write
 
 
 @pytest.fixture
-def sts(tmp_path: Path) -> Path:
+def sts(tmp_path) -> Path:
     return sts_folder(tmp_path / "sts")
 
 
-def test_a_test_split_is_not_taken_for_dev(sts: Path, tmp_path: Path, make_encoder: Callable[..., Any]) -> None:
+def test_a_test_split_is_not_taken_for_dev(sts, tmp_path, make_encoder):
     refused = "has no dev split; it has test, train. Nothing is chosen on a test split: give a folder with a dev"
     with pytest.raises(ValueError, match=refused):
         dev_sets([sts])
@@ -55,7 +53,7 @@ def test_a_test_split_is_not_taken_for_dev(sts: Path, tmp_path: Path, make_encod
         *((stem, stem) for stem in ("dev", "valid", "validation")),
     ],
 )
-def test_a_word_of_a_file_name_says_that_it_is_a_test_split(stem: str, split: str, tmp_path: Path) -> None:
+def test_a_word_of_a_file_name_says_that_it_is_a_test_split(stem, split, tmp_path):
     file = write(tmp_path / "sets" / f"{stem}.jsonl", scored(1))
     if split in ("test", "train"):
         with pytest.raises(ValueError, match=f"is a {split} split by its name"):
@@ -66,13 +64,13 @@ def test_a_word_of_a_file_name_says_that_it_is_a_test_split(stem: str, split: st
         assert dev_sets([file]).dev[0].split == split
 
 
-def test_demonstrations_are_not_judged_on(sts: Path, reads_demonstrations: Any) -> None:
+def test_demonstrations_are_not_judged_on(sts, reads_demonstrations):
     reads_demonstrations.add_context("leaks", Context("find: ", (Demonstration("TEST 3", "an answer"), *PAIRS)))
     with pytest.raises(ValueError, match=r"1 of 3 demonstrations are rows of sts test, for example 'TEST 3'"):
         evaluate(reads_demonstrations, [sts], context="leaks")
 
 
-def test_test_rows_are_not_mined(sts: Path, tmp_path: Path) -> None:
+def test_test_rows_are_not_mined(sts, tmp_path):
     given = ["data", "mine", "nano", str(sts), str(tmp_path / "mined.jsonl"), "--split", "test"]
     refused = CliRunner().invoke(app, given)
     assert refused.exit_code == 1 and "mined rows are for training; give another split" in " ".join(
@@ -80,7 +78,7 @@ def test_test_rows_are_not_mined(sts: Path, tmp_path: Path) -> None:
     )
 
 
-def test_the_command_names_what_chose(sts: Path, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_command_names_what_chose(sts, model_folder, tmp_path):
     encoder = Encoder.from_pretrained(
         model_folder("llama"), device="cpu", template="{instruction}{text}{eos}", demonstrations=Demonstrations()
     )

@@ -1,16 +1,12 @@
 """Where model and data of results were: what `paths.json` holds, and what it keeps."""
 
-from pathlib import Path
-
 import pytest
 
 from embrew.evaluation import MtebTask, find_task
 from embrew.evaluation.results import Paths, read_paths, write_paths
 
 
-def test_paths_are_absolute_and_those_of_other_tasks_are_kept(
-    sts_folder: Path, retrieval_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_absolute_and_those_of_other_tasks_are_kept(sts_folder, retrieval_folder, tmp_path, monkeypatch):
     results = tmp_path / "results"
     results.mkdir()
     assert read_paths(results) == Paths(None, {})
@@ -23,12 +19,12 @@ def test_paths_are_absolute_and_those_of_other_tasks_are_kept(
     assert read_paths(results) == Paths(None, data)
 
 
-def test_each_cell_of_a_grid_has_its_data(retrieval_folder: Path, tmp_path: Path) -> None:
+def test_each_cell_of_a_grid_has_its_data(retrieval_folder, tmp_path):
     write_paths(tmp_path, "nano", [find_task(retrieval_folder, kind="rag", dims=[1, 2])])
     assert read_paths(tmp_path).data == {f"pets-d{size}.dev": retrieval_folder for size in (1, 2)}
 
 
-def test_a_damaged_file_is_replaced(sts_folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_replaced(sts_folder, tmp_path):
     (tmp_path / "paths.json").write_text('{"format": 1')
     with pytest.raises(ValueError, match="paths.json cannot be read: .*; remove it; results do not need it"):
         read_paths(tmp_path)

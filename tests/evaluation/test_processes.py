@@ -48,7 +48,7 @@ def write_corpus(folder: Path, documents: int, queries: int = 7) -> Path:
 
 
 @pytest.fixture
-def folders(tmp_path: Path, sts_folder: Path, retrieval_folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def folders(tmp_path, sts_folder, retrieval_folder, monkeypatch) -> list[Path]:
     """Two corpora of several chunks, one of a single chunk, and pairs."""
     monkeypatch.setattr(retrieval, "CHUNK", 10)
     monkeypatch.setattr(counters, "POLL", 0.01)
@@ -97,7 +97,7 @@ def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_the_same_results_as_one_process(count: int, folders: list[Path], tmp_path: Path):
+def test_the_same_results_as_one_process(count, folders, tmp_path):
     one = evaluate(Encoder(), folders, output_dir=tmp_path / "one")
     encoders = [Encoder(wait=0.01) for _ in range(count)]
     for results in shared(encoders, folders, tmp_path / "several"):
@@ -107,7 +107,7 @@ def test_the_same_results_as_one_process(count: int, folders: list[Path], tmp_pa
     assert sum(encoder.documents > 0 for encoder in encoders) >= 2
 
 
-def test_one_launch_evaluates_several_models(folders: list[Path], tmp_path: Path):
+def test_one_launch_evaluates_several_models(folders, tmp_path):
     """Each evaluation has counters of its own."""
     store, found = HashStore(), {}
 
@@ -122,7 +122,7 @@ def test_one_launch_evaluates_several_models(folders: list[Path], tmp_path: Path
     assert [plain(results) for rank in range(2) for results in found[rank]] == [alone] * 4
 
 
-def test_two_evaluations_that_write_to_one_folder_are_an_error(folders: list[Path], tmp_path: Path):
+def test_two_evaluations_that_write_to_one_folder_are_an_error(folders, tmp_path):
     """A part that another one has put beside those of this one."""
     large = folders[2]
 
@@ -136,7 +136,7 @@ def test_two_evaluations_that_write_to_one_folder_are_an_error(folders: list[Pat
         evaluate(Meanwhile(), [large], output_dir=tmp_path / "out")
 
 
-def test_the_ranking_is_that_of_one_sort(folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_ranking_is_that_of_one_sort(folders, tmp_path, monkeypatch):
     """The oracle scores all documents at once and sorts them by score, then by id.
 
     Vectors are multiples of 2⁻¹⁰, so that products are exact in float32, and equal texts tie on every machine.
@@ -162,7 +162,7 @@ def test_the_ranking_is_that_of_one_sort(folders: list[Path], tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("then", [1, 4])
-def test_a_stopped_run_resumes_with_another_number_of_processes(then: int, folders: list[Path], tmp_path: Path):
+def test_a_stopped_run_resumes_with_another_number_of_processes(then, folders, tmp_path):
     one = evaluate(Encoder(), folders, output_dir=tmp_path / "one")
     large = read_rows(folders[2] / "corpus.jsonl")
     stop_at = next(row["text"] for row in large if row["_id"] == "d059")
@@ -179,9 +179,7 @@ def test_a_stopped_run_resumes_with_another_number_of_processes(then: int, folde
     assert all(encoder.documents == 0 for encoder in again), "finished tasks are not repeated"
 
 
-def test_a_broken_file_of_a_stopped_run_is_ranked_again(
-    folders: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_a_broken_file_of_a_stopped_run_is_ranked_again(folders, tmp_path, caplog):
     one = evaluate(Encoder(), [folders[2]])
     large = read_rows(folders[2] / "corpus.jsonl")
     with pytest.raises(KeyboardInterrupt):
@@ -197,7 +195,7 @@ def test_a_broken_file_of_a_stopped_run_is_ranked_again(
     assert encoder.documents == 93 and f"{part} cannot be used" in caplog.text
 
 
-def test_overwrite_ranks_everything_again(folders: list[Path], tmp_path: Path):
+def test_overwrite_ranks_everything_again(folders, tmp_path):
     first = Encoder()
     evaluate(first, folders, output_dir=tmp_path / "out")
     encoders = [Encoder() for _ in range(2)]
@@ -205,7 +203,7 @@ def test_overwrite_ranks_everything_again(folders: list[Path], tmp_path: Path):
     assert sum(encoder.documents for encoder in encoders) == first.documents == 127
 
 
-def test_cells_of_a_grid_are_evaluated_by_one_process(tmp_path: Path):
+def test_cells_of_a_grid_are_evaluated_by_one_process(tmp_path):
     folder = write_corpus(tmp_path / "asked", 12)
     rows = read_rows(folder / "queries.jsonl")
     write_rows(folder / "queries.jsonl", ({**row, "answers": ["red"]} for row in rows))
@@ -216,17 +214,17 @@ def test_cells_of_a_grid_are_evaluated_by_one_process(tmp_path: Path):
     assert sorted(encoder.documents for encoder in encoders) == [0, 12]
 
 
-def test_several_processes_need_a_folder(folders: list[Path]):
+def test_several_processes_need_a_folder(folders):
     with pytest.raises(ValueError, match="2 processes share tasks through a folder; give --output DIR"):
         evaluate(Encoder(), folders, processes=Processes(HashStore(), count=2))
 
 
-def test_one_process_is_alone(monkeypatch: pytest.MonkeyPatch):
+def test_one_process_is_alone(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert (Processes.of_launch().count, rank_of_process()) == (1, 0)
 
 
-def test_a_process_of_a_launch_uses_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch):
+def test_a_process_of_a_launch_uses_the_gpu_of_its_local_rank(monkeypatch):
     devices: list[int] = []
     for name, value in {"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)

@@ -1,7 +1,5 @@
 """Written answers beside held-out ones: scores by hand, perplexities by a loop, and who can be judged."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

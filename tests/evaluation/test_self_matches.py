@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from hashlib import blake2b
 from pathlib import Path
@@ -16,8 +15,6 @@ from embrew.evaluation import evaluate, find_task, read_suite
 from embrew.evaluation.results import result_file
 from embrew.report.comparison import compare_models, models_of
 from tests.rows import write_beir
-
-NDCG_SECOND = 1 / math.log2(3)  # the only relevant document at rank 2
 
 
 class Hashed:
@@ -55,7 +52,7 @@ ANSWERS = [{"_id": "x", "text": "other 60"}, {"_id": "y", "text": "answer 15"}]
         {"_id": "a", "text": "Claim \n 0"},
     ],
 )
-def test_a_query_does_not_find_itself(tmp_path: Path, own: dict[str, Any]) -> None:
+def test_a_query_does_not_find_itself(tmp_path, own):
     folder = write_beir(tmp_path / "data", [own, *ANSWERS], [{"_id": "a", "text": "claim 0"}], [("a", "y", 1)])
     (result,) = evaluate(Angles(), [folder], output_dir=tmp_path / "out")
     assert result.main_score == result.scores["mrr_at_10"] == 1.0
@@ -66,7 +63,7 @@ def test_a_query_does_not_find_itself(tmp_path: Path, own: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("grade", [0, 1])
-def test_a_judged_document_is_ranked(tmp_path: Path, grade: int) -> None:
+def test_a_judged_document_is_ranked(tmp_path, grade):
     """The first query's own document is judged, the second's is not; `y` is relevant for both."""
     corpus = [{"_id": "a", "text": "claim 0"}, {"_id": "b", "text": "claim 1"}, *ANSWERS]
     queries = [{"_id": "a", "text": "claim 0"}, {"_id": "b", "text": "claim 1"}]
@@ -76,7 +73,7 @@ def test_a_judged_document_is_ranked(tmp_path: Path, grade: int) -> None:
     assert result.counts["self_matches"] == 1
 
 
-def test_ids_of_two_numberings_say_nothing(tmp_path: Path) -> None:
+def test_ids_of_two_numberings_say_nothing(tmp_path):
     """Queries and documents are both numbered from 1: by default nothing is left out, by `ignore_identical_ids` all."""
     corpus = [{"_id": "1", "text": "right 1"}, {"_id": "2", "text": "wrong 40"}, {"_id": "3", "text": "right 91"}]
     queries = [{"_id": "1", "text": "what is at 0"}, {"_id": "2", "text": "what is at 90"}]
@@ -93,7 +90,7 @@ def test_ids_of_two_numberings_say_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")
 @pytest.mark.parametrize("by_id", [False, True])
-def test_cranfield_as_mteb_counts_it(by_id: bool) -> None:
+def test_cranfield_as_mteb_counts_it(by_id):
     """225 queries and 1,400 documents numbered from 1: all documents are ranked by hand and scored by mteb."""
     evaluators = pytest.importorskip("mteb._evaluators.retrieval_evaluator")
     pytest.importorskip("pytrec_eval")
@@ -116,7 +113,7 @@ def test_cranfield_as_mteb_counts_it(by_id: bool) -> None:
     assert result.counts["self_matches"] == (225 if by_id else 0)
 
 
-def test_as_many_ranks_are_kept_as_without(tmp_path: Path) -> None:
+def test_as_many_ranks_are_kept_as_without(tmp_path):
     """The query itself is first of 102 documents: rank 100 is the 101st, and the last is beyond the known ranks."""
     corpus = [{"_id": f"{i:03}", "text": f"text {i / 2}"} for i in range(102)]
     queries = [{"_id": "000", "text": "text 0.0"}, {"_id": "q", "text": "text 0.0"}]
@@ -130,7 +127,7 @@ def test_as_many_ranks_are_kept_as_without(tmp_path: Path) -> None:
     assert result.examples["rank"] == [None, None]
 
 
-def test_results_with_and_without_self_matches_are_not_compared(tmp_path: Path) -> None:
+def test_results_with_and_without_self_matches_are_not_compared(tmp_path):
     """A result of a version that ranked them is of another protocol; where there are none, it is not."""
     corpus = [{"_id": "a", "text": "claim 0"}, *ANSWERS]
     for name, text in (("own", "claim 0"), ("none", "claim 1")):
@@ -148,7 +145,7 @@ def test_results_with_and_without_self_matches_are_not_compared(tmp_path: Path) 
     assert task == "own test" and "another number of examples (self_matches: 1, not 0)" in reason
 
 
-def test_bm25_leaves_them_out_too(tmp_path: Path) -> None:
+def test_bm25_leaves_them_out_too(tmp_path):
     from embrew.adapting.baselines import score_bm25
 
     corpus = [
@@ -161,7 +158,7 @@ def test_bm25_leaves_them_out_too(tmp_path: Path) -> None:
     assert result.main_score == 1.0 and result.counts["self_matches"] == 1
 
 
-def test_an_answer_is_not_read_from_the_question(tmp_path: Path) -> None:
+def test_an_answer_is_not_read_from_the_question(tmp_path):
     """The nearest document of question `a` is itself; `y` holds the answer."""
     corpus = [{"_id": "a", "text": "question 0"}, {"_id": "y", "text": "Bonn 15"}, {"_id": "z", "text": "Rome 60"}]
     queries = [

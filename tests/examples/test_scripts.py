@@ -25,13 +25,13 @@ def run(name: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_all_are_on_one_page() -> None:
+def test_all_are_on_one_page():
     assert len(SCRIPTS) == 7
     assert sorted(re.findall(r'--8<-- "examples/(\w+\.py)"', PAGE.read_text())) == [script.name for script in SCRIPTS]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_each_is_short_and_a_notebook(script: Path) -> None:
+def test_each_is_short_and_a_notebook(script):
     jupytext = pytest.importorskip("jupytext", reason="the extra dev is not installed")
     assert len(script.read_text().splitlines()) < 60
     notebook = jupytext.read(script, fmt="py:percent")
@@ -43,7 +43,7 @@ def test_each_is_short_and_a_notebook(script: Path) -> None:
     assert "%%" not in code
 
 
-def test_minimal(tmp_path: Path) -> None:
+def test_minimal(tmp_path):
     """The library on one screen: at most 30 lines of code, and a better encoder than the untrained one."""
     code = [line for line in (FOLDER / "minimal.py").read_text().splitlines() if line and not line.startswith("#")]
     assert len(code) <= 30
@@ -52,7 +52,7 @@ def test_minimal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_first_embeddings(tmp_path: Path) -> None:
+def test_first_embeddings(tmp_path):
     said = run("first_embeddings", tmp_path)
     assert "3 vectors of 256 dimensions" in said
     (found,) = re.findall(r"found first: (\d) of 8", said)
@@ -61,7 +61,7 @@ def test_first_embeddings(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_own_pairs(tmp_path: Path) -> None:
+def test_own_pairs(tmp_path):
     run("own_pairs", tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert page.lstrip().lower().startswith("<!doctype html") and len(page) < 5_000_000
@@ -70,7 +70,7 @@ def test_own_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_adapt(tmp_path: Path) -> None:
+def test_adapt(tmp_path):
     said = run("adapt", tmp_path)
     scores = {model: float(value) for value, model in re.findall(r"^nDCG@10 (\S+)  (.+)$", said, re.MULTILINE)}
     assert scores.pop("BM25") > 0.3
@@ -80,7 +80,7 @@ def test_adapt(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_latency_budget(tmp_path: Path) -> None:
+def test_latency_budget(tmp_path):
     said = run("latency_budget", tmp_path)
     (chosen, full) = re.findall(r"(\d+) layers, (\d+) dimensions: nDCG@10 ([\d.]+)", said)
     assert int(chosen[0]) < int(full[0]) == 6 and int(chosen[1]) <= 64 < int(full[1]) == 256
@@ -91,7 +91,7 @@ def test_latency_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_contexts(tmp_path: Path) -> None:
+def test_contexts(tmp_path):
     said = run("contexts", tmp_path)
     scores = dict(re.findall(r"nDCG@10 (without|with) context: (\S+)", said))
     assert float(scores["without"]) > 0.3 and float(scores["with"]) > 0.3  # 0.15 untrained, 0.03 by chance
@@ -101,7 +101,7 @@ def test_contexts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_serving(tmp_path: Path) -> None:
+def test_serving(tmp_path):
     said = run("serving", tmp_path)
     (difference,) = re.findall(r"largest difference: (\S+)", said)
     assert float(difference) < 1e-5

@@ -1,9 +1,5 @@
 """An export with fewer layers and dimensions is stock, holds no further weights, and gives our vectors."""
 
-from __future__ import annotations
-
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -77,17 +73,6 @@ def test_every_pooling(pooling, make_encoder, tmp_path):
     export_encoder(encoder, tmp_path / "half", verify="off", num_layers=1, truncate_dim=12)
     vectors = SentenceTransformer(str(tmp_path / "half"), device="cpu").encode(SENTENCES, show_progress_bar=False)
     assert np.abs(vectors - encoder.encode(SENTENCES, num_layers=1, truncate_dim=12)).max() < 2e-2
-
-
-@pytest.mark.usefixtures("forked")
-def test_verified_in_a_fresh_process(make_encoder, tmp_path):
-    """Memory tokens in bfloat16, and a cut encoder that is cut once more."""
-    encoder = make_encoder(lora={}, max_length=64, pooling=Pooling("mean", "memory"))
-    encoder.backbone.to(torch.bfloat16)
-    export_encoder(cut(encoder, num_layers=1), tmp_path / "stock", truncate_dim=12)
-    parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
-    assert (parity["encoder"]["dimensions"], parity["encoder"]["num_layers"]) == (12, 1)
-    assert "- layers: the first 1 of the base's\n" in (tmp_path / "stock" / "README.md").read_text()
 
 
 def test_dimensions_come_from_the_recipe(make_encoder):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,7 @@ CASES: list[tuple[str, dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("kind", "settings", "has_tokens"), by_default([CASES[0], CASES[4]], CASES))
-def test_an_empty_text(
-    kind: str, settings: dict[str, Any], has_tokens: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_empty_text(kind, settings, has_tokens, tmp_path, caplog):
     family, tokenizer = KINDS[kind]
     encoder = Encoder.from_pretrained(
         tiny_lm(family, tokenizer(), tmp_path / "lm"), device="cpu", max_length=32, **settings

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 from embrew.runtimes import llama_cpp
 from embrew.runtimes.runtime import INSTALLED_ONLY
@@ -17,7 +14,7 @@ def run_fresh(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_files_of_the_current_folder_hide_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_current_folder_hide_no_library(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     (tmp_path / "here" / "fractions.py").write_text("raise SystemExit('not this one')")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def tensors(reader: Any) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("family", by_default(["llama", "qwen3"], ["llama", "mistral", "qwen2", "qwen3"]))
-def test_tensors_are_the_merged_weights(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_tensors_are_the_merged_weights(family, make_encoder, tmp_path):
     encoder = make_encoder(family, lora={}, max_length=8, **LAST)
     found = tensors(written(encoder, tmp_path / "out", "fp32"))
     encoder.backbone.merge_adapter()
@@ -71,7 +70,7 @@ def test_tensors_are_the_merged_weights(family: str, make_encoder: Callable[...,
             assert np.array_equal(theirs, weight)
 
 
-def test_key_values_and_one_memory_token(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_key_values_and_one_memory_token(make_encoder, tmp_path):
     encoder = make_encoder(lora={}, max_length=24, prompts={"query": "find: ", "document": ""}, **MEMORY)
     reader = written(encoder, tmp_path / "out")
     found, last = values(reader), found_last(reader)
@@ -98,7 +97,7 @@ def found_last(reader: Any) -> int:
     return int(reader.fields["tokenizer.ggml.eos_token_id"].contents())
 
 
-def test_no_text_is_a_special_token(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_no_text_is_a_special_token(make_encoder, tmp_path):
     found = values(written(make_encoder(max_length=8, **MEMORY), tmp_path / "out"))
     tokens, types = found["tokenizer.ggml.tokens"], found["tokenizer.ggml.token_type"]
     assert tokens[:3] == ["<pad> (special token 0)", "<s> (special token 1)", "</s> (special token 2)"]
@@ -106,9 +105,7 @@ def test_no_text_is_a_special_token(make_encoder: Callable[..., Encoder], tmp_pa
     assert types == [5] * 3 + [1] * 297 + [5], "unused, which llama.cpp never looks for in a text; the others normal"
 
 
-def test_added_tokens_that_are_not_special_are_warned_of(
-    make_encoder: Callable[..., Encoder], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_added_tokens_that_are_not_special_are_warned_of(make_encoder, tmp_path, caplog):
     """llama.cpp makes this name a special token; `embed` of llama-cpp-python then reads it as words."""
     encoder = make_encoder(max_length=24, **MEAN)
     written(encoder, tmp_path / "without")
@@ -120,7 +117,7 @@ def test_added_tokens_that_are_not_special_are_warned_of(
     assert words in caplog.text and words in (tmp_path / "with" / "README.md").read_text()
 
 
-def test_bidirectional_mean_and_quantised_rows(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_bidirectional_mean_and_quantised_rows(make_encoder, tmp_path):
     encoder = make_encoder("qwen3", max_length=8, **MEAN)
     reader = written(encoder, tmp_path / "out", "int8")
     found = values(reader)
@@ -147,7 +144,7 @@ WORDS = {**LAST, "template": '"{text}" means: "', "words_after": "separate"}
 
 
 @pytest.mark.parametrize("case", [*REFUSED, "words"])
-def test_what_llama_cpp_cannot_represent(case: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_what_llama_cpp_cannot_represent(case, make_encoder, tmp_path):
     options, words = {**REFUSED, "words": (WORDS, "words after the text")}[case]
     encoder = make_encoder(**{"max_length": 16, **options})
     with pytest.raises(ValueError, match=words):
@@ -155,9 +152,7 @@ def test_what_llama_cpp_cannot_represent(case: str, make_encoder: Callable[..., 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dimensions_and_the_missing_package(
-    make_encoder: Callable[..., Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dimensions_and_the_missing_package(make_encoder, tmp_path, monkeypatch):
     encoder = make_encoder(max_length=16, **LAST)
     with pytest.raises(ValueError, match="keeps 8 of 32 dimensions.* without --dim"):
         export_encoder(encoder, tmp_path / "out", runtimes=["llama.cpp"], truncate_dim=8)
@@ -179,7 +174,7 @@ def of(pre: Any, *, normalizer: Any = None, **options: Any) -> PreTrainedTokeniz
     return PreTrainedTokenizerFast(tokenizer_object=built)
 
 
-def test_pre_tokenizers_by_definition() -> None:
+def test_pre_tokenizers_by_definition():
     def split(expression: str) -> Any:
         from tokenizers import Regex
 
@@ -209,7 +204,7 @@ def test_pre_tokenizers_by_definition() -> None:
         kind_of(of(pre_tokenizers.Metaspace(split=True), byte_fallback=True))
 
 
-def test_sentencepiece_merges_become_scores() -> None:
+def test_sentencepiece_merges_become_scores():
     space = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
 
     def made(*merges: tuple[str, str]) -> PreTrainedTokenizerFast:

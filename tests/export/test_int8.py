@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,11 +42,11 @@ def with_outliers(encoder: Encoder) -> Encoder:
 
 
 @pytest.fixture
-def encoder(make_encoder: Callable[..., Encoder]) -> Encoder:
+def encoder(make_encoder) -> Encoder:
     return make_encoder(prompts={"query": "find: ", "document": ""}, max_length=64, attention="causal")
 
 
-def test_weights_alone(encoder: Encoder, tmp_path: Path, forked: None) -> None:
+def test_weights_alone(encoder, tmp_path, forked):
     folder = tmp_path / "export"
     scored: list[str] = []
     score = lambda model: scored.append(type(model).__name__) or {"task dev, Spearman": 0.5}  # noqa: E731
@@ -76,14 +74,14 @@ def test_weights_alone(encoder: Encoder, tmp_path: Path, forked: None) -> None:
 
 
 @pytest.mark.slow
-def test_weights_that_lose_too_much_are_refused(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_weights_that_lose_too_much_are_refused(make_encoder, tmp_path):
     encoder = with_outliers(make_encoder(max_length=64, attention="causal"))
     with pytest.raises(RuntimeError, match=r"change the vectors too much: the mean cosine over 18 texts is 0\.\d"):
         export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], weights="int8")
     assert not list(tmp_path.iterdir())
 
 
-def test_wrong_combinations(encoder: Encoder, tmp_path: Path) -> None:
+def test_wrong_combinations(encoder, tmp_path):
     message = "for openvino with int8 weights only"
     for options in ({"runtimes": ["openvino"]}, {"runtimes": ["openvino"], "weights": "bf16"}, {}):
         with pytest.raises(ValueError, match=message):
@@ -93,7 +91,7 @@ def test_wrong_combinations(encoder: Encoder, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_calibration_texts_are_what_encode_reads(tmp_path: Path) -> None:
+def test_calibration_texts_are_what_encode_reads(tmp_path):
     lines = tmp_path / "lines.txt"
     lines.write_text("one\n\n  \ntwo\none\n")
     assert sample_texts(lines, 300) == ("one", "two")
@@ -116,7 +114,7 @@ def test_calibration_texts_are_what_encode_reads(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-def test_calibrated(attention: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_calibrated(attention, make_encoder, tmp_path):
     encoder = make_encoder(lora={}, max_length=64, attention=attention)
     texts = Int8(texts=tuple(SENTENCES), min_cosine=0.9)
     export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], weights="int8", int8=texts)

@@ -63,7 +63,7 @@ def own_ids(encoder: Encoder, text: str) -> list[int]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nano(form: str, tmp_path: Path) -> None:
+def test_nano(form, tmp_path):
     found = exported(encoder_of("nano", form, tmp_path), tmp_path / "out")[1]["verified"]["llama.cpp"]
     assert found["run"].startswith("llama.cpp ") and found["texts"] >= 48 and found["beyond_limit"] == 6
     assert found["lowest_cosine"] >= 0.9999
@@ -73,7 +73,7 @@ def test_nano(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("real_tokenizers")
 @pytest.mark.parametrize("model", [name for name in MODELS if name != "nano"])
-def test_every_architecture_with_a_real_tokenizer(model: str, tmp_path: Path) -> None:
+def test_every_architecture_with_a_real_tokenizer(model, tmp_path):
     encoder = encoder_of(model, "last", tmp_path)
     path, parity = exported(encoder, tmp_path / "out")
     assert parity["verified"]["llama.cpp"]["lowest_cosine"] >= 0.9999
@@ -93,7 +93,7 @@ def real_tokenizers() -> None:
         pytest.skip("set EMBREW_TOKENIZERS to the folder of tokenizers to run this test")
 
 
-def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_found(tmp_path, monkeypatch):
     encoder = encoder_of("nano", "last", tmp_path)
 
     def fails(words: str, module: Any, name: str, value: Any) -> None:
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         fails("other token ids", llama_cpp, "write_vocabulary", lambda *a, end=end, **k: write(*a, **{**k, end: None}))
 
 
-def test_other_files(tmp_path: Path) -> None:
+def test_other_files(tmp_path):
     encoder = encoder_of("nano", "last", tmp_path)
     path, parity = exported(encoder, tmp_path / "out")
     other, _ = exported(encoder_of("nano", "mean, causal", tmp_path), tmp_path / "other")

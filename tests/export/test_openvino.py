@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from embrew.files.checksums import Damaged
 from embrew.machine import cores
 from embrew.opening import open_model
 from embrew.runtimes.openvino_encoder import OpenVINOEncoder, openvino
-from embrew.runtimes.portable import PortableEncoder
 from embrew.settings.encoder import Pooling
 from embrew.text_encoder import tokenizer_sha256
 from tests.conftest import SENTENCES
@@ -35,19 +33,19 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def exported(tmp_path_factory) -> dict[str, Path]:
     """One export, filled by the first test that needs it."""
     return {"root": tmp_path_factory.mktemp("openvino")}
 
 
 @pytest.fixture
-def encoder(make_encoder: Callable[..., Encoder]) -> Encoder:
+def encoder(make_encoder) -> Encoder:
     prompts = {"query": "find: ", "document": "", "other": "words: "}
     return make_encoder(lora={}, prompts=prompts, max_length=LENGTHS, template="{instruction}{text}{memory}{eos}")
 
 
 @pytest.fixture
-def folder(encoder: Encoder, exported: dict[str, Path], forked: None) -> Path:
+def folder(encoder, exported, forked) -> Path:
     """The encoder's export with the longer of its limits, verified in a fresh process."""
     place = exported["root"] / "export"
     if not place.exists():
@@ -55,7 +53,7 @@ def folder(encoder: Encoder, exported: dict[str, Path], forked: None) -> Path:
     return place
 
 
-def test_opened_again_it_has_the_vectors_the_prompts_and_both_limits(encoder: Encoder, folder: Path) -> None:
+def test_opened_again_it_has_the_vectors_the_prompts_and_both_limits(encoder, folder):
     opened = open_model(str(folder))
     assert isinstance(opened, OpenVINOEncoder) and opened.max_length == LENGTHS and opened.prompts == encoder.prompts
     for method in ("encode", "encode_query", "encode_document"):
@@ -73,12 +71,12 @@ def test_opened_again_it_has_the_vectors_the_prompts_and_both_limits(encoder: En
         opened.encode(TEXTS)
 
 
-def test_it_is_not_exported_again(folder: Path, tmp_path: Path) -> None:
+def test_it_is_not_exported_again(folder, tmp_path):
     done = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "again")])
     assert done.exit_code == 1 and f"{folder} is an export for OpenVINO, and an encoder of embrew" in done.stderr
 
 
-def test_its_hashes_are_the_encoders(encoder: Encoder, folder: Path) -> None:
+def test_its_hashes_are_the_encoders(encoder, folder):
     opened = open_model(str(folder))
     assert opened.weights_hash() == encoder.weights_hash() and tokenizer_sha256(opened) == tokenizer_sha256(encoder)
     described = opened.describe()
@@ -86,14 +84,14 @@ def test_its_hashes_are_the_encoders(encoder: Encoder, folder: Path) -> None:
     assert described["base"] == encoder.describe()["base"] and described["max_length"] == LENGTHS
 
 
-def test_its_card_says_how_openvino_opens_it(folder: Path) -> None:
+def test_its_card_says_how_openvino_opens_it(folder):
     card = (folder / "README.md").read_text()
     assert "openvino/openvino_model.xml" in card and "max_length=64" in card and "'find: ' + " in card
     assert "SentenceTransformer(" not in card and "library_name: embrew" in card
 
 
 @pytest.mark.skipif(cores() == 1, reason="OpenVINO's bfloat16 ends the process on a single core")
-def test_padding_on_the_left_changes_nothing(encoder: Encoder, folder: Path) -> None:
+def test_padding_on_the_left_changes_nothing(encoder, folder):
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     batch = tokenizer(SENTENCES, padding=True, return_tensors="np")
     assert (batch["attention_mask"][:, 0] == 0).any()
@@ -103,7 +101,7 @@ def test_padding_on_the_left_changes_nothing(encoder: Encoder, folder: Path) -> 
 
 
 @pytest.mark.slow
-def test_pooling_over_the_text_refuses_a_prompt(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_pooling_over_the_text_refuses_a_prompt(make_encoder, tmp_path):
     """The graph takes a row for one text, so a prompt's tokens would be pooled, too."""
     encoder = make_encoder(memory_tokens=0, pooling=Pooling("mean", "text"), max_length=64)
     export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], verify="off")
@@ -113,7 +111,7 @@ def test_pooling_over_the_text_refuses_a_prompt(make_encoder: Callable[..., Enco
         opened.encode(TEXTS, prompt="find: ")
 
 
-def test_damage_is_found(folder: Path, tmp_path: Path) -> None:
+def test_damage_is_found(folder, tmp_path):
     changed = tmp_path / "changed"
     shutil.copytree(folder, changed)
     path = changed / "openvino" / "openvino_model.bin"
@@ -127,7 +125,7 @@ def test_damage_is_found(folder: Path, tmp_path: Path) -> None:
         open_model(str(changed))
 
 
-def test_other_vectors_than_in_parity_json_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_other_vectors_than_in_parity_json_are_refused(folder, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     (other / "checksums.json").unlink()
@@ -141,9 +139,7 @@ def test_other_vectors_than_in_parity_json_are_refused(folder: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_bf16_weights_halve_the_file_and_are_checked_by_cosine(
-    encoder: Encoder, folder: Path, tmp_path: Path, forked: None
-) -> None:
+def test_bf16_weights_halve_the_file_and_are_checked_by_cosine(encoder, folder, tmp_path, forked):
     export_encoder(encoder, tmp_path / "bf16", runtimes=["openvino"], max_length=64, weights="bf16")
     sizes = [(place / "openvino" / "openvino_model.bin").stat().st_size for place in (tmp_path / "bf16", folder)]
     assert sizes[0] < 0.65 * sizes[1]
@@ -154,25 +150,7 @@ def test_bf16_weights_halve_the_file_and_are_checked_by_cosine(
     assert opened.describe()["weights"] == "bf16"
 
 
-@pytest.mark.slow
-def test_a_graph_with_other_vectors_leaves_no_folder(
-    encoder: Encoder, tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def with_other_direction(portable: PortableEncoder) -> object:
-        graph = original(portable)
-        graph.labelled.attention = type(encoder.attention)("causal")
-        return graph
-
-    original = PortableEncoder.graph
-    monkeypatch.setattr(PortableEncoder, "graph", with_other_direction)
-    with pytest.raises(RuntimeError, match=r"OpenVINO gives other vectors .*\(prompt"):
-        export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], max_length=64)
-    assert not list(tmp_path.iterdir())
-
-
-def test_without_openvino_the_error_names_the_extra(
-    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_openvino_the_error_names_the_extra(encoder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(ValueError, match=r'pip install "embrew\[openvino\]"'):
         export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], max_length=64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from tests.journeys import tiny_lm
 
 TEXTS = [*SENTENCES, "a", "ends with </s>", "long " * 200]
 LAST = {"memory_tokens": 0, "pooling": "last", "template": "{instruction}{text}{eos}", "attention": "causal"}
-PLAIN = {"memory_tokens": 0, "attention": "causal"}
 
 
 def exported(encoder: Encoder, folder: Path) -> Path:
@@ -40,9 +38,7 @@ def read(path: Path) -> dict:
         ({**LAST, "template": "{text} a a{eos}", "words_after": "separate"}, ["<s>", None, "Ġa", "Ġa", "</s>"]),
     ],
 )
-def test_added_tokens_have_their_own_names(
-    settings: dict, added: list, make_encoder: Callable[..., Encoder], tmp_path: Path
-) -> None:
+def test_added_tokens_have_their_own_names(settings, added, make_encoder, tmp_path):
     """Each entry of the post-processor is one token, by its name in the vocabulary, also where that is a colon."""
     folder = exported(make_encoder(max_length=64, **settings), tmp_path / "stock")
     processor = read(folder / "tokenizer.json")["post_processor"]
@@ -54,9 +50,7 @@ def test_added_tokens_have_their_own_names(
 
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-def test_limits_and_the_direction_of_attention(
-    attention: str, make_encoder: Callable[..., Encoder], tmp_path: Path
-) -> None:
+def test_limits_and_the_direction_of_attention(attention, make_encoder, tmp_path):
     folder = exported(make_encoder(memory_tokens=0, attention=attention, max_length=48), tmp_path / "stock")
     settings = read(folder / "sentence_bert_config.json")
     assert (settings["max_seq_length"], settings["do_lower_case"]) == (48, False)
@@ -66,14 +60,14 @@ def test_limits_and_the_direction_of_attention(
     assert SentenceTransformer(str(folder), device="cpu").max_seq_length == 48
 
 
-def test_gemma3_keeps_its_own_flag(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_gemma3_keeps_its_own_flag(make_encoder, tmp_path):
     """There the flag would change the sliding window, and so the vectors."""
     folder = exported(make_encoder("gemma3", memory_tokens=0, max_length=48), tmp_path / "stock")
     config = read(folder / "config.json")
     assert (config["is_causal"], config["use_bidirectional_attention"], config["sliding_window"]) == (False, False, 8)
 
 
-def test_a_mean_over_texts_without_added_tokens_is_a_mean_over_all(tmp_path: Path) -> None:
+def test_a_mean_over_texts_without_added_tokens_is_a_mean_over_all(tmp_path):
     """Qwen's tokenizer adds nothing: one pooling module, in the place where servers look for it."""
     from tests.tokenizer_kinds import KINDS
 
@@ -87,7 +81,7 @@ def test_a_mean_over_texts_without_added_tokens_is_a_mean_over_all(tmp_path: Pat
     assert np.abs(stock.encode(TEXTS, batch_size=3) - encoder.encode(TEXTS)).max() < 1e-5
 
 
-def test_where_texts_must_be_padded(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_where_texts_must_be_padded(make_encoder, tmp_path):
     """Not for pooling of every token or of the last one, which need no mask."""
     memory = exported(make_encoder(max_length=64), tmp_path / "memory")
     assert read(memory / "sentence_bert_config.json")["unpad_inputs"] is False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -74,14 +73,14 @@ QUICK = ["last-with-words", "default-prompt", "soft-prompt-and-memory"]
 
 
 @pytest.mark.parametrize("case", by_default(QUICK, CASES))
-def test_every_kind_of_encoder(case: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_every_kind_of_encoder(case, make_encoder, tmp_path):
     encoder = make_encoder(lora={}, max_length=64, **CASES[case])
     export_encoder(encoder, tmp_path / "stock", verify="off")
     compare(encoder, tmp_path / "stock")
 
 
 @pytest.mark.parametrize("family", by_default(["gemma3"], FAMILIES))
-def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_every_family(family, make_encoder, tmp_path):
     encoder = make_encoder(family, lora={}, max_length=64)
     before = encoder.encode(TEXTS)
     export_encoder(encoder, tmp_path / "stock", verify="off")
@@ -91,9 +90,7 @@ def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_pat
 
 
 @pytest.mark.parametrize("process", ["fork", pytest.param("new interpreter", marks=pytest.mark.slow)])
-def test_verified_in_a_fresh_process(
-    process: str, request: pytest.FixtureRequest, make_encoder: Callable[..., Encoder], tmp_path: Path
-) -> None:
+def test_verified_in_a_fresh_process(process, request, make_encoder, tmp_path):
     """Full verification; in a new interpreter, as a user has it, with the slow tests."""
     if process == "fork":
         request.getfixturevalue("forked")
@@ -107,9 +104,7 @@ def test_verified_in_a_fresh_process(
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_failed_proof_leaves_nothing(
-    make_encoder: Callable[..., Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_proof_leaves_nothing(make_encoder, tmp_path, monkeypatch):
     from embrew.runtimes import portable as module
 
     encoder = make_encoder(lora={}, max_length=64)
@@ -119,7 +114,7 @@ def test_a_failed_proof_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_older_readers_need_is_there(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_what_older_readers_need_is_there(make_encoder, tmp_path):
     encoder = make_encoder(lora={}, max_length=64)
     encoder.tokenizer = type(encoder.tokenizer).from_pretrained(_saved(encoder, tmp_path))
     encoder.tokenizer.chat_template = "{% for m in messages %}CHAT {{ m.content }}{% endfor %}"
@@ -152,8 +147,6 @@ def _saved(encoder: Encoder, folder: Path) -> Path:
         ({"template": "say {text}", "memory_tokens": 0, "pooling": Pooling("mean", "text")}, "leaves out the words"),
     ],
 )
-def test_what_cannot_be_stock_says_why(
-    settings: dict[str, object], words: str, make_encoder: Callable[..., Encoder], tmp_path: Path
-) -> None:
+def test_what_cannot_be_stock_says_why(settings, words, make_encoder, tmp_path):
     with pytest.raises(ValueError, match=words):
         export_encoder(make_encoder(**settings), tmp_path / "stock")

@@ -37,7 +37,7 @@ SERVED = {
 }
 
 
-def test_every_runtime_can_be_asked_for() -> None:
+def test_every_runtime_can_be_asked_for():
     assert list(get_args(RuntimeName)) == list(RUNTIMES)
 
 
@@ -52,7 +52,7 @@ def verify(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", by_default(["one memory token"], SERVED))
 @pytest.mark.usefixtures("forked")
-def test_read_as_the_encoder_is(kind: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_read_as_the_encoder_is(kind, make_encoder, tmp_path):
     folder = exported(make_encoder("qwen3", lora={}, max_length=48, **SERVED[kind]), tmp_path / "stock")
     for name in ("vllm", "tei"):
         verify(name, folder)
@@ -114,15 +114,13 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("servers") / "sound"
 
 
 @pytest.mark.parametrize("fault", by_default(["another pooling", "another limit", "no memory token"], FAULTS))
 @pytest.mark.usefixtures("forked")
-def test_a_planted_fault_is_found(
-    fault: str, sound: Path, make_encoder: Callable[..., Encoder], tmp_path: Path
-) -> None:
+def test_a_planted_fault_is_found(fault, sound, make_encoder, tmp_path):
     if not sound.exists():
         exported(make_encoder("qwen3", lora={}, max_length=48, **ONE, **PROMPTS), sound)
     folder = Path(shutil.copytree(sound, tmp_path / "stock"))
@@ -134,7 +132,7 @@ def test_a_planted_fault_is_found(
 
 
 @pytest.mark.usefixtures("forked")
-def test_another_projection_is_found(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_another_projection_is_found(make_encoder, tmp_path):
     folder = exported(make_encoder("qwen3", max_length=48, **MEAN), tmp_path / "stock", truncate_dim=12)
     weights = load_file(folder / "2_Dense" / "model.safetensors")
     save_file({"linear.weight": weights["linear.weight"].flip(1).contiguous()}, folder / "2_Dense/model.safetensors")
@@ -167,9 +165,7 @@ def test_another_projection_is_found(make_encoder: Callable[..., Encoder], tmp_p
         ("gpt-neox", MEAN, "and not for gpt_neox; train attention: causal", "it has no gpt_neox"),
     ],
 )
-def test_what_is_refused(
-    family: str, settings: dict, vllm: str | None, tei: str | None, make_encoder: Callable[..., Encoder]
-) -> None:
+def test_what_is_refused(family, settings, vllm, tei, make_encoder):
     encoder = make_encoder(family, **{"max_length": 48, **settings})
     for check, words in ((RUNTIMES["vllm"].check, vllm), (RUNTIMES["tei"].check, tei)):
         if words is None:
@@ -179,9 +175,7 @@ def test_what_is_refused(
                 check(encoder)
 
 
-def test_causal_qwen3_is_exported_for_tei_with_a_warning(
-    make_encoder: Callable[..., Encoder], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_causal_qwen3_is_exported_for_tei_with_a_warning(make_encoder, tmp_path, caplog):
     for settings, warned in (({**LAST}, True), (MEAN, False)):
         caplog.clear()
         folder = exported(make_encoder("qwen3", max_length=48, **settings), tmp_path / f"{warned}")
@@ -189,9 +183,7 @@ def test_causal_qwen3_is_exported_for_tei_with_a_warning(
         assert (words in caplog.text, words in (folder / "README.md").read_text()) == (warned, warned)
 
 
-def test_scaled_rotary_positions_are_refused(
-    make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scaled_rotary_positions_are_refused(make_encoder, monkeypatch):
     """Llama 3's scaling stands in rope_parameters, of which Text Embeddings Inference reads rope_theta only."""
     encoder = make_encoder(**LAST)
     config = encoder.backbone.inner.config
@@ -201,7 +193,7 @@ def test_scaled_rotary_positions_are_refused(
         RUNTIMES["tei"].check(encoder)
 
 
-def test_servers_refuse_what_they_would_misread(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_servers_refuse_what_they_would_misread(make_encoder, tmp_path):
     """A folder for Sentence-Transformers holds the reason where each server fails on it, and only there."""
     export_encoder(make_encoder(max_length=48), tmp_path / "memory", verify="off")
     config = json.loads((tmp_path / "memory" / "config.json").read_text())
@@ -216,7 +208,7 @@ def test_servers_refuse_what_they_would_misread(make_encoder: Callable[..., Enco
 
 
 @pytest.mark.parametrize("added", ["{memory}", pytest.param("{memory}{eos}", marks=pytest.mark.slow)])
-def test_the_mean_of_memory_states(added: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_the_mean_of_memory_states(added, make_encoder, tmp_path):
     """A client that gets the raw states of a text's tokens: those of its memory tokens, their mean, unit length."""
     encoder = make_encoder(lora={}, max_length=48, template="{text}" + added)
     export_encoder(encoder, tmp_path / "stock", verify="off")

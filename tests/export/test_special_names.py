@@ -14,8 +14,6 @@ from tests.conftest import by_default
 from tests.journeys import tiny_encoder, tiny_lm
 from tests.tokenizer_kinds import KINDS
 
-FAMILIES = {"qwen2": "qwen2", "mistral": "mistral", "pythia": "gpt-neox", "phi2": "phi"}
-
 
 def check(family: str, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     encoder = tiny_encoder(tiny_lm(family, tokenizer, folder / "lm"))
@@ -42,12 +40,12 @@ def check(family: str, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None
 
 
 @pytest.mark.parametrize("kind", by_default(["metaspace"], KINDS))
-def test_tiny_tokenizers(kind: str, tmp_path: Path) -> None:
+def test_tiny_tokenizers(kind, tmp_path):
     family, tokenizer = KINDS[kind]
     check(family, tokenizer(), tmp_path)
 
 
-def test_the_page_says_what_is_true() -> None:
+def test_the_page_says_what_is_true():
     page = (Path(__file__).parents[2] / "docs" / "decisions" / "text-stays-text.md").read_text().replace("\n", " ")
     assert "which does recognise special names" not in page
     assert "`tokenizer.json` alone" in page

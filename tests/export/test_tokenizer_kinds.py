@@ -1,9 +1,5 @@
 """Encoders on tokenizers of every kind give the same tokens and vectors when saved and exported."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from embrew.encoder import Encoder
@@ -13,7 +9,7 @@ from tests.tokenizer_kinds import KINDS
 
 
 @pytest.mark.parametrize("kind", by_default(["byte-level", "metaspace"], KINDS))
-def test_saved_and_exported(kind: str, tmp_path: Path) -> None:
+def test_saved_and_exported(kind, tmp_path):
     assert len(KINDS) == 4
     family, tokenizer = KINDS[kind]
     encoder = tiny_encoder(tiny_lm(family, tokenizer(), tmp_path / "lm"))
@@ -24,7 +20,7 @@ def test_saved_and_exported(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_without_its_vocabulary_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_folder_without_its_vocabulary_is_refused(kind, tmp_path):
     """Transformers opens it as a tokenizer of a few special tokens, and every text would be the same."""
     family, tokenizer = KINDS[kind]
     tiny_lm(family, tokenizer(), tmp_path)

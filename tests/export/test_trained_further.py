@@ -57,9 +57,7 @@ def difference(model: SentenceTransformer, folder: Path) -> float:
 
 
 @pytest.mark.parametrize("case", by_default(["mean over memory", "leading dimensions of a last token"], CASES))
-def test_the_line_of_the_card_keeps_the_trained_model(
-    case: str, make_encoder: Callable[..., Encoder], tmp_path: Path
-) -> None:
+def test_the_line_of_the_card_keeps_the_trained_model(case, make_encoder, tmp_path):
     model, lines = exported(make_encoder, case, tmp_path / "stock")
     (line,) = lines
     assert "\n" not in line
@@ -73,14 +71,14 @@ def test_the_line_of_the_card_keeps_the_trained_model(
     assert difference(model, tmp_path / "trained") < 1e-6
 
 
-def test_a_folder_that_may_be_trained_whole_says_nothing(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_a_folder_that_may_be_trained_whole_says_nothing(make_encoder, tmp_path):
     encoder = make_encoder(memory_tokens=1, pooling=Pooling("last", "memory"))
     export_encoder(encoder, tmp_path / "stock", verify="off")
     assert "requires_grad_" not in (tmp_path / "stock" / "README.md").read_text()
 
 
 @pytest.mark.slow
-def test_with_the_trainer_of_sentence_transformers(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_with_the_trainer_of_sentence_transformers(make_encoder, tmp_path):
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss

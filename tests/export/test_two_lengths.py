@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
@@ -27,11 +25,11 @@ TEXTS = [*HARD_TEXTS, BEYOND[:60], BEYOND]  # within, between and beyond the two
 
 
 @pytest.fixture
-def encoder(make_encoder: Callable[..., Encoder]) -> Encoder:
+def encoder(make_encoder) -> Encoder:
     return make_encoder(lora={}, max_length=TWO, prompts={"query": "find: ", "document": "keep: ", "sts": "same: "})
 
 
-def test_two_lengths_are_refused(encoder: Encoder, tmp_path: Path) -> None:
+def test_two_lengths_are_refused(encoder, tmp_path):
     for verify in ("full", "off"):
         with pytest.raises(ValueError, match=r"query texts at 24 tokens and document texts at 48.*--max-length N"):
             export_encoder(encoder, tmp_path / "stock", verify=verify)
@@ -40,7 +38,7 @@ def test_two_lengths_are_refused(encoder: Encoder, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", by_default([24], [24, 48, 60]))
-def test_both_sides_get_the_length_that_is_named(length: int, encoder: Encoder, tmp_path: Path) -> None:
+def test_both_sides_get_the_length_that_is_named(length, encoder, tmp_path):
     export_encoder(encoder, tmp_path / "stock", verify="off", max_length=length)
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     live = encoder.with_settings(max_length=length)
@@ -70,9 +68,7 @@ def in_this_process(command: list[str], **_: Any) -> CompletedProcess[str]:
     return CompletedProcess(command, 0, "", "")
 
 
-def test_a_baked_prompt_is_compared_with_the_encoder_that_has_it(
-    make_encoder: Callable[..., Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_baked_prompt_is_compared_with_the_encoder_that_has_it(make_encoder, tmp_path, monkeypatch):
     """The reference is what `encode` gives with that prompt, before anything was rewritten for the export."""
     monkeypatch.setattr(fresh_process.subprocess, "run", in_this_process)
     settings = {"template": "{text} {instruction}", "memory_tokens": 0, "pooling": "last", "attention": "causal"}
@@ -84,6 +80,6 @@ def test_a_baked_prompt_is_compared_with_the_encoder_that_has_it(
         export_encoder(encoder, tmp_path / "other", prompt_name="query", max_length=24)
 
 
-def test_the_card_of_a_saved_encoder_names_the_option(encoder: Encoder) -> None:
+def test_the_card_of_a_saved_encoder_names_the_option(encoder):
     assert "`embrew export PATH DIR --max-length 48`" in model_card(encoder)
     assert "`embrew export PATH DIR`" in model_card(encoder.with_settings(max_length=48))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModel
 
-from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 
 ROOT = Path(__file__).parents[2]
@@ -25,13 +23,13 @@ def lowest_versions() -> dict[str, str]:
     return {match[1]: match[2] for match in found if match}
 
 
-def test_the_versions_are_those_of_the_package() -> None:
+def test_the_versions_are_those_of_the_package():
     from embrew.runtimes.sentence_transformers import required_versions
 
     assert required_versions() == lowest_versions() and len(lowest_versions()) == 2
 
 
-def test_card_and_configuration_name_them(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_card_and_configuration_name_them(make_encoder, tmp_path):
     """Transformers 4.57 refuses the name as an attention kernel and repeats it; this version does not read it."""
     encoder = make_encoder(lora={})
     export_encoder(encoder, tmp_path / "stock", verify="off")

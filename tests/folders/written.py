@@ -34,7 +34,7 @@ class Stopped(Exception):
 
 
 @pytest.fixture(scope="session")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(tmp_path_factory) -> Path:
     """Folders of every kind. Tests change copies of them only."""
     folder = tmp_path_factory.mktemp("written")
     threads = torch.get_num_threads()

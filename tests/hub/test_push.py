@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ REPO, FREE = "me/small", ["--license", "apache-2.0"]
 
 
 @pytest.fixture(scope="module")
-def made(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(model_folder, tmp_path_factory) -> Path:
     """An encoder with a context, its export, and a run whose last stage is the encoder."""
     place = tmp_path_factory.mktemp("pushed")
     shutil.copytree(model_folder("llama"), place / "model")
@@ -50,7 +50,7 @@ def made(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+def hub(monkeypatch, tmp_path) -> Iterator[FakeHub]:
     with FakeHub() as hub:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
@@ -86,7 +86,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("what", by_default(["run"], ["encoder", "export", "run"]))
-def test_what_is_downloaded_is_what_was_uploaded(what: str, made: Path, hub: FakeHub, tmp_path: Path) -> None:
+def test_what_is_downloaded_is_what_was_uploaded(what, made, hub, tmp_path):
     done = pushed(made / what, REPO, *FREE)
     assert hub.repositories[REPO].private and len(hub.repositories[REPO].commits) == 2
     assert f"{hub.url}/{REPO}/commit/" in done.stdout
@@ -104,7 +104,7 @@ def test_what_is_downloaded_is_what_was_uploaded(what: str, made: Path, hub: Fak
         assert list(again.contexts) == ["task"]
 
 
-def test_the_dry_run_sends_nothing(made: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_dry_run_sends_nothing(made, hub, monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN")
     shutil.copytree(made / "encoder", tmp_path / "encoder")
     (tmp_path / "encoder" / "optimizer.pt").write_bytes(b"x")
@@ -124,7 +124,7 @@ def test_the_dry_run_sends_nothing(made: Path, hub: FakeHub, monkeypatch: pytest
     assert listed["files"]["embrew.json"] == (made / "encoder" / "embrew.json").stat().st_size
 
 
-def test_only_listed_files_go_up(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+def test_only_listed_files_go_up(made, hub, tmp_path):
     shutil.copytree(made / "encoder", tmp_path / "encoder")
     for name in ("optimizer.pt", "pairs.jsonl", ".env", "checkpoint-3/rng_state.pth"):
         (tmp_path / "encoder" / name).parent.mkdir(exist_ok=True)
@@ -133,7 +133,7 @@ def test_only_listed_files_go_up(made: Path, hub: FakeHub, tmp_path: Path) -> No
     assert set(hub.files(REPO)) == {*contents(made / "encoder"), ".gitattributes"}
 
 
-def test_damaged_unverified_and_other_folders(made: Path, hub: FakeHub, tmp_path: Path, make_encoder: Any) -> None:
+def test_damaged_unverified_and_other_folders(made, hub, tmp_path, make_encoder):
     folder = tmp_path / "encoder"
     shutil.copytree(made / "encoder", folder)
     weights = folder / "adapters" / "0" / "adapter_model.safetensors"
@@ -155,7 +155,7 @@ def test_damaged_unverified_and_other_folders(made: Path, hub: FakeHub, tmp_path
     assert hub.seen == []
 
 
-def test_paths_of_this_machine(made: Path, hub: FakeHub, tmp_path: Path) -> None:
+def test_paths_of_this_machine(made, hub, tmp_path):
     shutil.copytree(made / "encoder", tmp_path / "encoder")
     card = tmp_path / "encoder" / "README.md"
     card.write_text(f"{card.read_text()}\nTrained on `{Path.home()}/secret/pairs.jsonl`.\n")
@@ -174,7 +174,7 @@ def with_data(folder: Path, *names: str) -> None:
     write_checksums(folder)
 
 
-def test_licences_are_never_guessed(made: Path, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_licences_are_never_guessed(made, hub, tmp_path, monkeypatch):
     folder = tmp_path / "encoder"
     shutil.copytree(made / "encoder", folder)
     with_data(folder, "squad", "my/pairs")
@@ -203,9 +203,7 @@ def test_licences_are_never_guessed(made: Path, hub: FakeHub, tmp_path: Path, mo
     assert "| squad | cc-by-4.0 |" in hub.files("me/asked")["README.md"].decode()
 
 
-def test_a_repository_with_another_model(
-    made: Path, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_with_another_model(made, hub, tmp_path, monkeypatch):
     pushed(made / "encoder", REPO, *FREE)
     first = hub.files(REPO)
     pushed(made / "encoder", REPO, *FREE)
@@ -222,21 +220,21 @@ def test_a_repository_with_another_model(
     assert "parity.json" not in hub.files(REPO)
 
 
-def test_visibility_is_that_of_the_repository(made: Path, hub: FakeHub) -> None:
+def test_visibility_is_that_of_the_repository(made, hub):
     pushed(made / "encoder", REPO, *FREE, "--public")
     assert "exists and is public; give --public" in refused(made / "encoder", REPO, *FREE)
     pushed(made / "encoder", "me/private", *FREE)
     assert "exists and is private; leave out --public" in refused(made / "encoder", "me/private", *FREE, "--public")
 
 
-def test_a_branch(made: Path, hub: FakeHub) -> None:
+def test_a_branch(made, hub):
     pushed(made / "encoder", REPO, *FREE, "--revision", "v1")
     assert set(hub.files(REPO)) == {".gitattributes"} and "embrew.json" in hub.files(REPO, "v1")
     pushed(made / "encoder", REPO, *FREE, "--revision", "v1")
     assert "holds another model" in refused(made / "export", REPO, *FREE, "--revision", "v1")
 
 
-def test_without_a_token_or_offline(made: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_token_or_offline(made, hub, monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE is set" in refused(made / "encoder", REPO, *FREE)
     monkeypatch.delenv("HF_TOKEN")
@@ -271,7 +269,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_errors_of_the_hub(name: str, made: Path, hub: FakeHub) -> None:
+def test_errors_of_the_hub(name, made, hub):
     fault, words = ERRORS[name]
     hub.faults.append(Fault(fault.pattern, fault.status, fault.headers, fault.body))
     said = refused(made / "encoder", REPO, *FREE)
@@ -280,12 +278,12 @@ def test_errors_of_the_hub(name: str, made: Path, hub: FakeHub) -> None:
         assert set(hub.files(REPO)) == {".gitattributes"}, "no half of a model"
 
 
-def test_nobody_there(made: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_there(made, hub, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert "the Hub at http://127.0.0.1:9 does not answer" in refused(made / "encoder", REPO, *FREE)
 
 
-def test_an_interrupted_upload_is_repeated(made: Path, hub: FakeHub) -> None:
+def test_an_interrupted_upload_is_repeated(made, hub):
     """What was sent is not sent again, and the repository, which has no file of the model, needs no --overwrite."""
     hub.faults.append(Fault(PUT, 500, after=1))
     refused(made / "encoder", REPO, *FREE)

@@ -19,7 +19,7 @@ def case(texts: int = 7) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torc
     return hidden, targets, weight, bias
 
 
-def test_against_a_loop() -> None:
+def test_against_a_loop():
     hidden, targets, weight, bias = case()
     losses = []
     for states, bag in zip(hidden, targets.tolist(), strict=True):
@@ -35,7 +35,7 @@ def test_against_a_loop() -> None:
     assert (found[0] == 0).all(), "a text without words teaches nothing"
 
 
-def test_the_head_has_a_gradient_where_it_is_trained() -> None:
+def test_the_head_has_a_gradient_where_it_is_trained():
     hidden, targets, weight, bias = case()
     head = weight.requires_grad_(), bias.requires_grad_()
     found = torch.autograd.grad(bag_of_words_nll(hidden, targets, *head), head)
@@ -45,7 +45,7 @@ def test_the_head_has_a_gradient_where_it_is_trained() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_weights_and_nothing_at_all() -> None:
+def test_weights_and_nothing_at_all():
     hidden, targets, weight, bias = case()
     alone = torch.stack([bag_of_words_nll(hidden[i : i + 1], targets[i : i + 1], weight, bias) for i in range(7)])
     weights = torch.arange(7.0)
@@ -54,7 +54,7 @@ def test_weights_and_nothing_at_all() -> None:
     assert bag_of_words_nll(hidden, torch.full((7, 1), -1), weight).item() == 0.0
 
 
-def test_targets_outside_the_vocabulary() -> None:
+def test_targets_outside_the_vocabulary():
     hidden, targets, weight, _ = case()
     with pytest.raises(ValueError, match="target 20; the vocabulary has 20"):
         bag_of_words_nll(hidden, targets.clamp(max=0).masked_fill(targets == 3, 0) + 20, weight)

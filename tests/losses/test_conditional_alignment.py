@@ -15,7 +15,7 @@ def sigma(x: float) -> float:
 
 
 @pytest.mark.parametrize("logarithm", [False, True])
-def test_against_the_formula(logarithm: bool) -> None:
+def test_against_the_formula(logarithm):
     near, far, owner = [0.3, 1.2, 0.0], [0.5, -0.7, 2.0, 0.1], [0, 2, 1, 0]
     score = (lambda x: -math.log(sigma(x))) if logarithm else (lambda x: -sigma(x))
     wanted = 0.0
@@ -26,14 +26,14 @@ def test_against_the_formula(logarithm: bool) -> None:
     assert found.item() == pytest.approx(wanted, rel=1e-5)
 
 
-def test_log_sigmoid_stays_finite_far_out() -> None:
+def test_log_sigmoid_stays_finite_far_out():
     far = torch.tensor([-5000.0], requires_grad=True)
     loss = conditional_alignment_loss(torch.zeros(1), far, torch.zeros(1, dtype=torch.long), logarithm=True)
     (grad,) = torch.autograd.grad(loss, far)
     assert loss.item() == pytest.approx(5000 / 0.1, rel=1e-2) and grad.item() == pytest.approx(-10.0, rel=1e-3)
 
 
-def test_log_probabilities_of_single_rows() -> None:
+def test_log_probabilities_of_single_rows():
     hidden = torch.randn(7, 8, requires_grad=True)
     weight, labels = torch.randn(20, 8), torch.arange(7)
     found = token_log_probs(hidden, labels, weight, chunk_size=3)
@@ -45,7 +45,7 @@ def test_log_probabilities_of_single_rows() -> None:
 
 
 @pytest.mark.parametrize("kind", ["kl", "js"])
-def test_divergences_with_gradients_on_both_sides(kind: str) -> None:
+def test_divergences_with_gradients_on_both_sides(kind):
     one, other = (torch.randn(5, 8, requires_grad=True) for _ in range(2))
     weight, bias = torch.randn(20, 8), torch.randn(20)
     found = token_divergences(one, other, weight, bias, kind=kind, chunk_size=2)  # type: ignore[arg-type]

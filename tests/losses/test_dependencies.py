@@ -37,7 +37,7 @@ def loop(x: torch.Tensor, k: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("svd", ["auto", "exact"])
 @pytest.mark.parametrize(("rows", "width", "k", "scale"), [(20, 64, 24, 0.3), (20, 64, 64, 1.0), (100, 64, 16, 0.7)])
-def test_against_a_full_decomposition(svd: str, rows: int, width: int, k: int, scale: float) -> None:
+def test_against_a_full_decomposition(svd, rows, width, k, scale):
     """Few texts (a spectrum that decays), all dimensions, and many texts (a flat one)."""
     x = texts(rows, width, scale)
     found = compression_target(x.float(), k, svd=svd)  # type: ignore[arg-type]
@@ -48,9 +48,7 @@ def test_against_a_full_decomposition(svd: str, rows: int, width: int, k: int, s
 
 
 @pytest.mark.parametrize(("rows", "scale", "allowed"), [(256, 0.5, 2e-4), (400, 1.0, None)])
-def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
-    rows: int, scale: float, allowed: float | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(rows, scale, allowed, monkeypatch, caplog):
     """No full decomposition; the result is near one wherever neighbouring singular values differ enough."""
     monkeypatch.setattr(espresso, "WIDE", 100)
     espresso._log_flat.cache_clear()
@@ -84,7 +82,7 @@ def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
     assert torch.equal(principal_dependencies(x.float(), k)[0].double(), found)
 
 
-def test_from_other_texts() -> None:
+def test_from_other_texts():
     """As when a batch is spread over processes: every one has its rows of the target of all."""
     x = texts().float()
     for compression in ("dependencies", "direct", "max_k"):
@@ -94,7 +92,7 @@ def test_from_other_texts() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.1, 30.0])
-def test_a_matrix_for_every_text(scale: float) -> None:
+def test_a_matrix_for_every_text(scale):
     """Against the matrix formed and decomposed in full, from small vectors to ones with outliers."""
     x = texts(rows=4, width=48, scale=scale, layers=1)[0]
     x[0, 3] = 12 * scale
@@ -109,7 +107,7 @@ def test_a_matrix_for_every_text(scale: float) -> None:
         assert got[~certain].abs().max() <= 1e-5 * row.norm()
 
 
-def test_direct_is_the_principal_components_of_the_texts() -> None:
+def test_direct_is_the_principal_components_of_the_texts():
     x = texts(rows=10)[0]
     found = compression_target(x, 16, compression="direct")
     u, s, _ = torch.linalg.svd(x - x.mean(0), full_matrices=False)
@@ -117,13 +115,13 @@ def test_direct_is_the_principal_components_of_the_texts() -> None:
     assert (found[:, 10:] == 0).all(), "ten texts have ten components at most"
 
 
-def test_the_largest_dependencies() -> None:
+def test_the_largest_dependencies():
     x = texts()[0]
     largest = torch.stack([torch.sort(row, descending=True).values[:7] for row in dependency(x)])
     torch.testing.assert_close(compression_target(x, 7, compression="max_k"), x @ largest)
 
 
-def test_what_cannot_be() -> None:
+def test_what_cannot_be():
     with pytest.raises(ValueError, match="k=65 of 64 dimensions; give 1 to 64"):
         compression_target(texts(), 65)
     with pytest.raises(ValueError, match="goes with compression=dependencies, not direct"):

@@ -1,7 +1,5 @@
 """ESE's sums, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -10,13 +8,13 @@ import torch
 from embrew.losses.espresso import compression_loss, layer_weights
 
 
-def test_weights() -> None:
+def test_weights():
     weights = layer_weights(6)
     assert weights.tolist() == pytest.approx([1 / (1 + math.log(i)) for i in range(1, 6)] + [1.0])
     assert layer_weights(1).tolist() == [1.0]
 
 
-def test_against_a_loop() -> None:
+def test_against_a_loop():
     generator = torch.Generator().manual_seed(0)
     leading, target = torch.randn(2, 3, 5, 4, generator=generator)
     found = compression_loss(leading, target, temperature=0.7)
@@ -29,7 +27,7 @@ def test_against_a_loop() -> None:
         assert found[layer].item() == pytest.approx(float(squares) + 0.7 * kl, rel=1e-5)
 
 
-def test_the_target_is_a_constant_and_order_does_not_matter() -> None:
+def test_the_target_is_a_constant_and_order_does_not_matter():
     leading = torch.randn(5, 4, requires_grad=True)
     target = torch.randn(5, 4, requires_grad=True)
     value = compression_loss(leading, target)
@@ -38,7 +36,7 @@ def test_the_target_is_a_constant_and_order_does_not_matter() -> None:
     torch.testing.assert_close(compression_loss(leading[order], target[order]), value)
 
 
-def test_what_cannot_be() -> None:
+def test_what_cannot_be():
     with pytest.raises(ValueError, match="must have the same shape"):
         compression_loss(torch.zeros(2, 3), torch.zeros(2, 4))
     with pytest.raises(ValueError, match="temperature=0"):

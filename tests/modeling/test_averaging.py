@@ -41,7 +41,7 @@ HOW: dict[str, Any] = {"template": "{text}{memory}", "attention": "bidirectional
 
 
 @pytest.fixture
-def make(model_folder: Callable[[str], Path], tmp_path: Path) -> Make:
+def make(model_folder, tmp_path) -> Make:
     """A function that saves an encoder with LoRAs, the last one carried; without any, with its own weights."""
 
     def save(name: str, *loras: dict[str, Any], seed: int = 0, model: str | None = None, **changes: Any) -> Path:
@@ -143,7 +143,7 @@ def memory_of(folder: Path) -> torch.Tensor:
         (0.25, (0, 0), (0, 0), (0, 0)),
     ],
 )
-def test_slerp_by_hand(t: float, one: Any, other: Any, expected: tuple[float, float]) -> None:
+def test_slerp_by_hand(t, one, other, expected):
     first, second = _shares((1 - t, t), "slerp", [np.array(one), np.array(other)], lambda a, b: float(a @ b))
     assert first * np.array(one) + second * np.array(other) == pytest.approx(expected)
 
@@ -155,7 +155,7 @@ LORAS = (
 )
 
 
-def test_loras_of_other_ranks_and_layers(make: Make, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_loras_of_other_ranks_and_layers(make, model_folder, tmp_path):
     """The change is the average of the changes, not the product of averages; the vectors are those of such weights."""
     folders = [make(f"in-{seed}", lora, seed=seed) for seed, lora in enumerate(LORAS)]
     weights = (0.5, 0.3, 0.2)
@@ -182,7 +182,7 @@ def test_loras_of_other_ranks_and_layers(make: Make, model_folder: Callable[[str
 
 
 @pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
-def test_slerp_of_loras(t: float, make: Make, tmp_path: Path) -> None:
+def test_slerp_of_loras(t, make, tmp_path):
     folders = [make("a", LORAS[0], seed=1), make("b", LORAS[1], seed=2)]
     average(folders, tmp_path / "out", method="slerp", mixtures=[(1 - t, t)], verify="off")
     one, other = map(changes, folders)
@@ -200,7 +200,7 @@ def test_slerp_of_loras(t: float, make: Make, tmp_path: Path) -> None:
     ("method", "loras"),
     by_default([("linear", ()), ("slerp", LORAS[:1])], itertools.product(("linear", "slerp"), ((), LORAS[:1]))),
 )
-def test_the_same_twice_is_the_same(method: Any, loras: tuple[Any, ...], make: Make, tmp_path: Path) -> None:
+def test_the_same_twice_is_the_same(method, loras, make, tmp_path):
     folder = make("a", *loras, model="nano" if method == "slerp" and not loras else None)
     average([folder, folder], tmp_path / "out", method=method, verify="off")
     assert np.abs(encoded(tmp_path / "out") - encoded(folder)).max() < 1e-6
@@ -208,9 +208,7 @@ def test_the_same_twice_is_the_same(method: Any, loras: tuple[Any, ...], make: M
 
 
 @pytest.mark.parametrize("method", by_default(["slerp"], ["linear", "slerp"]))
-def test_opposite_changes_and_none(
-    method: Any, make: Make, model_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_opposite_changes_and_none(method, make, model_folder, tmp_path):
     """Half of a change and half of its opposite are no change; with an unchanged one, half of the change stays."""
     folder, opposite, nothing = (make(name, LORAS[0]) for name in ("a", "opposite", "nothing"))
     for changed, factor in ((opposite, -1), (nothing, 0)):
@@ -243,7 +241,7 @@ DEFAULT = [("full weights", "linear"), ("full weights and a LoRA", "slerp"), ("D
 
 
 @pytest.mark.parametrize(("kind", "method"), by_default(DEFAULT, itertools.product(KINDS, ("linear", "slerp"))))
-def test_full_weights(kind: str, method: Any, make: Make, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_full_weights(kind, method, make, model_folder, tmp_path):
     loras, base, model = KINDS[kind], model_folder("llama"), None
     if method == "slerp" and () in loras:  # it needs the base, which a folder of full weights names
         base, model = NANO, "nano"
@@ -265,7 +263,7 @@ def test_full_weights(kind: str, method: Any, make: Make, model_folder: Callable
     assert np.abs(encoded(tmp_path / "out") - vectors_by_hand(base, mean, folders[0], memory)).max() < 1e-5
 
 
-def test_a_chain_that_all_share_stays(make: Make, tmp_path: Path) -> None:
+def test_a_chain_that_all_share_stays(make, tmp_path):
     """Two seeds of a second stage: the first stage's adapter is kept, and the second's averaged."""
     folders = [make(name, LORAS[0], LORAS[1], seed=7) for name in "ab"]
     encoder = Encoder.from_pretrained(folders[1], merge_adapter=False)
@@ -281,7 +279,7 @@ def test_a_chain_that_all_share_stays(make: Make, tmp_path: Path) -> None:
     assert not torch.allclose(one[next(iter(one))], other[next(iter(one))], atol=1e-3)
 
 
-def test_a_head_is_averaged(make: Make, tmp_path: Path) -> None:
+def test_a_head_is_averaged(make, tmp_path):
     how: dict[str, Any] = {"pooling": Pooling("mean", "memory", latents=4, heads=2, head_width=8)}
     folders = []
     for seed, name in enumerate("ab"):
@@ -309,7 +307,7 @@ def run(*words: object) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("trained", [None, "float32", "bfloat16"])
-def test_scored_as_trained(trained: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scored_as_trained(trained, monkeypatch):
     """Dev scores are of the arithmetic of training, where the device has it."""
     encoder: Any = SimpleNamespace(compute_dtype=trained, device=torch.device("cpu"))
     sets: Any = lambda _: {"dev": float(torch.is_autocast_enabled("cpu"))}  # noqa: E731
@@ -319,7 +317,7 @@ def test_scored_as_trained(trained: str | None, monkeypatch: pytest.MonkeyPatch)
         assert tried == {(0.5, 0.5): {"dev": float(can and trained == "bfloat16")}}
 
 
-def test_chosen_on_dev(make: Make, tmp_path: Path) -> None:
+def test_chosen_on_dev(make, tmp_path):
     """Each alone, then the best two and all three by equal weights; scores are recorded, and the best is written."""
     folders = [make(f"in-{seed}", LORAS[0], seed=seed) for seed in range(3)]
     dev = rows(tmp_path / "sts", "dev")
@@ -349,7 +347,7 @@ def test_chosen_on_dev(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loras", [LORAS[:1], pytest.param((), marks=pytest.mark.slow)], ids=["lora", "full"])
-def test_what_was_tried_before_leaves_nothing(loras: tuple[Any, ...], make: Make, tmp_path: Path) -> None:
+def test_what_was_tried_before_leaves_nothing(loras, make, tmp_path):
     """Memory, head and weights of a mixture are those that it has alone."""
     how: dict[str, Any] = {"pooling": Pooling("mean", "memory", latents=4, heads=2, head_width=8)}
     folders, dev = [make(name, *loras, seed=ord(name), **how) for name in "ab"], rows(tmp_path / "sts", "dev")
@@ -366,7 +364,7 @@ def test_what_was_tried_before_leaves_nothing(loras: tuple[Any, ...], make: Make
             equal(tmp_path / "out", tmp_path / str(number))
 
 
-def test_refused(make: Make, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_refused(make, model_folder, tmp_path):
     a, b = make("a", LORAS[0]), make("b", LORAS[1], seed=1)
     dev, out = rows(tmp_path / "sts", "dev"), tmp_path / "out"
     two, three = (a, b, "-o", out), (a, b, a, "-o", out)
@@ -419,7 +417,8 @@ numpy.save(sys.argv[2], Encoder.from_pretrained(sys.argv[1]).encode(SENTENCES))
 """
 
 
-def test_two_seeds_and_a_step_of_nano(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_two_seeds_and_a_step_of_nano(tmp_path):
     """Trained, averaged, opened in a fresh process: the vectors of weights that plain torch and peft average."""
     (tmp_path / "pairs.jsonl").write_text(
         "".join(

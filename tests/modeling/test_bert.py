@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +38,14 @@ def by_hand(folder: Path, pooling: str) -> np.ndarray:
 
 @families
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_vectors_are_those_of_the_plain_model(family: str, pooling: str, encoder_folder: Callable[[str], Path]) -> None:
+def test_vectors_are_those_of_the_plain_model(family, pooling, encoder_folder):
     encoder = opened(encoder_folder(family), pooling=pooling)
     assert encoder.backbone.is_encoder and encoder.attention.mode == "bidirectional"
     np.testing.assert_allclose(encoder.encode(TEXTS), by_hand(encoder_folder(family), pooling), atol=2e-6)
 
 
 @pytest.mark.parametrize("family", by_default(["bert", "modernbert"], ENCODER_FAMILIES))
-def test_every_layer_is_the_cut_model(family: str, encoder_folder: Callable[[str], Path]) -> None:
+def test_every_layer_is_the_cut_model(family, encoder_folder):
     """In BERT also the hidden state of that number; ModernBERT has a final norm, as causal LMs do."""
     encoder = opened(encoder_folder(family), pooling="cls")
     tokens = encoder.tokenize(SENTENCES)
@@ -77,9 +76,7 @@ QUICK = {("bert", True), ("bert", False), ("mpnet", True), ("modernbert", True)}
         for lora in (True, False)
     ],
 )
-def test_trained_saved_opened_exported(
-    family: str, lora: bool, encoder_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_trained_saved_opened_exported(family, lora, encoder_folder, tmp_path):
     encoder = opened(encoder_folder(family), pooling="mean")
     before = encoder.encode(TEXTS)
     if lora:
@@ -107,14 +104,14 @@ def test_trained_saved_opened_exported(
     np.testing.assert_allclose(stock.encode(TEXTS, show_progress_bar=False), after, atol=1e-5)
 
 
-def test_roberta_counts_positions_from_its_padding(encoder_folder: Callable[[str], Path]) -> None:
+def test_roberta_counts_positions_from_its_padding(encoder_folder):
     assert opened(encoder_folder("bert"), max_length=130).encode("long " * 300).shape == (32,)
     assert opened(encoder_folder("roberta"), max_length=129).encode("long " * 300).shape == (32,)
     with pytest.raises(ValueError, match="RobertaModel has positions for 129 tokens"):
         opened(encoder_folder("roberta"), max_length=130)
 
 
-def test_what_an_encoder_cannot_be_or_do(encoder_folder: Callable[[str], Path]) -> None:
+def test_what_an_encoder_cannot_be_or_do(encoder_folder):
     with pytest.raises(ValueError, match="BertModel is a BERT-type encoder.*set attention: bidirectional"):
         opened(encoder_folder("bert"), attention="causal")
     encoder = opened(encoder_folder("bert"), pooling="cls")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,12 @@ ODD = ["", "   ", "a", "🦆🌧️👩🏽‍🚀", "مرحبا بالعالم"
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 0}, {"batch_size": 4, "batch_tokens": 0}])
-def test_plan_refuses_nothing_at_a_time(options: dict[str, int]) -> None:
+def test_plan_refuses_nothing_at_a_time(options):
     with pytest.raises(ValueError, match="1 or more"):
         plan_batches([3], **options)
 
 
-def test_order_and_companions_do_not_matter(make_encoder: Callable[..., Encoder]) -> None:
+def test_order_and_companions_do_not_matter(make_encoder):
     """Any texts in any order and any batches: the vectors of each text alone; another order alone moves no bit."""
     encoder = make_encoder(max_length=64, lora={})
     half = copy.deepcopy(encoder)
@@ -59,7 +58,7 @@ def test_order_and_companions_do_not_matter(make_encoder: Callable[..., Encoder]
     assert vectors.dtype == np.float32 and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 
 
-def test_shapes_and_kinds(make_encoder: Callable[..., Encoder]) -> None:
+def test_shapes_and_kinds(make_encoder):
     encoder = make_encoder()
     assert encoder.encode("one").shape == (32,) and encoder.encode([]).shape == (0, 32)
     assert encoder.encode([20, 21, 22]).shape == (32,), "a list of ids is one text"
@@ -69,7 +68,7 @@ def test_shapes_and_kinds(make_encoder: Callable[..., Encoder]) -> None:
     assert encoder.get_embedding_dimension() == 32
 
 
-def test_truncated_then_normalised(make_encoder: Callable[..., Encoder]) -> None:
+def test_truncated_then_normalised(make_encoder):
     encoder = make_encoder(normalize=False)
     full = encoder.encode(SENTENCES)
     cut = encoder.encode(SENTENCES, truncate_dim=8, normalize_embeddings=True)
@@ -78,7 +77,7 @@ def test_truncated_then_normalised(make_encoder: Callable[..., Encoder]) -> None
     assert not np.allclose(np.linalg.norm(full, axis=1), 1)
 
 
-def test_prompts_and_sides(make_encoder: Callable[..., Encoder]) -> None:
+def test_prompts_and_sides(make_encoder):
     encoder = make_encoder(prompts={"query": "find: "}, max_length={"query": 12, "document": 40})
     query = encoder.encode_query(SENTENCES)
     assert np.array_equal(query, encoder.encode(SENTENCES, prompt_name="query", max_length=12))
@@ -91,20 +90,20 @@ def test_prompts_and_sides(make_encoder: Callable[..., Encoder]) -> None:
         encoder.encode(SENTENCES, prompt_name="passage")
 
 
-def test_similarity_is_cosine(make_encoder: Callable[..., Encoder]) -> None:
+def test_similarity_is_cosine(make_encoder):
     a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[4.0, 3.0], [0.0, 2.0]])
     encoder = make_encoder()
     assert torch.allclose(encoder.similarity(a, b), torch.tensor([[0.96, 0.8], [0.8, 0.0]]))
     assert torch.allclose(encoder.similarity_pairwise(a, b), torch.tensor([0.96, 0.0]))
 
 
-def test_an_empty_text_pooled_over_text_is_the_zero_vector(make_encoder: Callable[..., Encoder]) -> None:
+def test_an_empty_text_pooled_over_text_is_the_zero_vector(make_encoder):
     encoder = make_encoder(memory_tokens=0, pooling=Pooling("mean", "text"))
     vectors = encoder.encode(["", "a word"])
     assert not vectors[0].any() and vectors[1].any()
 
 
-def test_not_text_and_not_offered(make_encoder: Callable[..., Encoder]) -> None:
+def test_not_text_and_not_offered(make_encoder):
     encoder = make_encoder()
     with pytest.raises(ValueError, match="text 1 holds a lone surrogate"):
         encoder.encode(["a", "\ud800"])
@@ -114,7 +113,7 @@ def test_not_text_and_not_offered(make_encoder: Callable[..., Encoder]) -> None:
         encoder.encode("a", chunk_size=8)  # type: ignore[arg-type]
 
 
-def test_broken_weights_never_give_vectors(make_encoder: Callable[..., Encoder]) -> None:
+def test_broken_weights_never_give_vectors(make_encoder):
     encoder = make_encoder()
     with torch.no_grad():
         encoder.backbone.causal_lm.get_input_embeddings().weight[25] = float("nan")
@@ -125,7 +124,7 @@ def test_broken_weights_never_give_vectors(make_encoder: Callable[..., Encoder])
 # ---- prompts instead of training ----------------------------------------------------------------------------------
 
 
-def test_several_templates_are_the_mean_of_their_embeddings(make_encoder: Callable[..., Encoder]) -> None:
+def test_several_templates_are_the_mean_of_their_embeddings(make_encoder):
     """Un-normalised before the mean, as MetaEOL's code has it; whatever the batches."""
     patterns = ['This "{text}" means:"', 'A topic of "{text}" is:"', "{text}"]
     settings = {"memory_tokens": 0, "attention": "causal", "pooling": "last", "preparation": "sentence"}
@@ -139,7 +138,7 @@ def test_several_templates_are_the_mean_of_their_embeddings(make_encoder: Callab
     assert np.abs(raw.encode(SENTENCES) - mean).max() < 1e-5 * np.abs(mean).max()
 
 
-def test_the_second_copy_has_seen_the_whole_text(make_encoder: Callable[..., Encoder]) -> None:
+def test_the_second_copy_has_seen_the_whole_text(make_encoder):
     """The last word moves every pooled state of the repetition, and none of the first copy."""
     encoder = make_encoder(
         template="{text} again: {echo}", memory_tokens=0, attention="causal", pooling=Pooling("mean", "echo")
@@ -154,7 +153,7 @@ def test_the_second_copy_has_seen_the_whole_text(make_encoder: Callable[..., Enc
     assert np.abs(encoder.encode([f"{SENTENCES[0][:20]} a"])[0] - expected.detach().numpy()).max() < 1e-6
 
 
-def test_a_memory_token_that_starts_as_the_prompt_s_last_token_is_that_prompt() -> None:
+def test_a_memory_token_that_starts_as_the_prompt_s_last_token_is_that_prompt():
     """Template, memory token and its start are those of PromptEOL in one piece: the same vectors."""
     words = '"{text}" means in one word'
     plain = Encoder.from_pretrained(
@@ -173,7 +172,7 @@ def test_a_memory_token_that_starts_as_the_prompt_s_last_token_is_that_prompt() 
     assert np.abs(drawn.encode(texts) - plain.encode(texts)).max() > 1e-2
 
 
-def test_words_that_are_another_number_of_tokens_are_refused() -> None:
+def test_words_that_are_another_number_of_tokens_are_refused():
     for tokens in ({"memory_tokens": 3}, {"soft_prompt_tokens": 3}):
         with pytest.raises(ValueError, match=r"the words of memory_init are 2 tokens, and start 3; give as many"):
             Encoder.from_pretrained("nano", memory_init={"words": "a cat"}, **tokens)

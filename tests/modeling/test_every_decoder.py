@@ -16,7 +16,7 @@ from embrew.model.forward import causal_masks
 from embrew.model.kernels import use_own_sdpa
 from embrew.storage import base_model
 from tests import decoders
-from tests.conftest import SENTENCES
+from tests.models import SENTENCES, spread
 
 PROMPT = "an instruction that is the same for every text, and long: "
 TEXTS = [SENTENCES[0], SENTENCES[1][:12], "", "long " * 15]
@@ -29,12 +29,7 @@ def written(name: str, folder: Path, tokenizer: PreTrainedTokenizerFast) -> Any:
     with torch.device("meta"):
         size = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
     assert size < 4e6, f"{size} parameters"
-    model = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            if parameter.ndim >= 2 or key.endswith("bias"):
-                parameter.normal_(0, 0.15 if parameter.ndim >= 2 else 0.02)
-    model.save_pretrained(folder)
+    spread(AutoModelForCausalLM.from_config(config), bias=0.02).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
@@ -89,20 +84,18 @@ def expected_outcome(name: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", decoders.NAMES)
-def test_vectors_are_those_of_the_library(name: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+def test_vectors_are_those_of_the_library(name, tokenizer, tmp_path):
     assert outcome(name, tmp_path, tokenizer) == expected_outcome(name)
 
 
-def test_the_documentation_has_the_lists() -> None:
+def test_the_documentation_has_the_lists():
     assert len(decoders.NAMES) > 150
     page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
     assert decoders.table() in page, "docs/families.md: put in what tests.decoders.table() returns"
 
 
 @pytest.mark.parametrize("name", ["falcon", "falcon-alibi"])
-def test_in_bfloat16_and_in_training(
-    name: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_bfloat16_and_in_training(name, tokenizer, tmp_path, monkeypatch):
     """Rows without padding, and the CPU kernel, are used only where the library's states stay."""
     monkeypatch.setattr(base_model, "supports_natively", lambda dtype, device: True)
     model = written(name, tmp_path, tokenizer)

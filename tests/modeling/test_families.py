@@ -19,8 +19,8 @@ from embrew.model.forward import bidirectional_by
 from embrew.model.frozen import FrozenLM
 from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
-from tests.conftest import SENTENCES, stir
 from tests.families import FAMILIES, Family, config_of, table
+from tests.models import SENTENCES, spread, stir
 
 DEFAULT = [name for name, family in FAMILIES.items() if family.default]
 EVERY = [pytest.param(n, marks=[] if f.default else pytest.mark.slow) for n, f in FAMILIES.items()]
@@ -30,14 +30,7 @@ TEXTS = [*SENTENCES, "", "long " * 100]
 def lm(name: str, folder: Path, tokenizer: PreTrainedTokenizerFast) -> Path:
     """A folder with a random model of a family, in which every token matters."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config_of(name)).eval()
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            if parameter.ndim >= 2:
-                parameter.normal_(0, 0.15)
-            elif key.endswith("bias"):
-                parameter.normal_(0, 0.02)
-    model.save_pretrained(folder)
+    spread(AutoModelForCausalLM.from_config(config_of(name)), bias=0.02).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -78,7 +71,7 @@ def by_transformers(folder: Path, encoder: Encoder, family: Family) -> np.ndarra
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_from_folder_to_export(name: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+def test_from_folder_to_export(name, tokenizer, tmp_path):
     family = FAMILIES[name]
     folder = lm(name, tmp_path / "lm", tokenizer)
     encoder = opened(folder, family)
@@ -166,7 +159,7 @@ def one_step(encoder: Encoder) -> None:
 
 @pytest.mark.parametrize("name", ["granite", "cohere2", "gemma2", *(n for n in FAMILIES if n == "llama")])
 @pytest.mark.parametrize("chunk_size", [None, 4])
-def test_losses_under_a_head_are_those_of_the_model_itself(name: str, chunk_size: int | None) -> None:
+def test_losses_under_a_head_are_those_of_the_model_itself(name, chunk_size):
     """Logits with a scale or a soft cap: loss and gradients of chunked NLL and KL, from the model's own logits."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config_of(name)).eval().requires_grad_(False)
@@ -204,9 +197,7 @@ def teacher_states(model: Any, ids: Tensor) -> Tensor:
         return model.base_model(input_ids=ids).last_hidden_state[:, :-1].reshape(-1, 32)
 
 
-def test_what_stays_causal_in_a_bidirectional_hybrid_is_said(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_stays_causal_in_a_bidirectional_hybrid_is_said(tokenizer, tmp_path, caplog):
     """When it is built, in its card, and in what results (and so pages) hold of it."""
     folder = lm("lfm2", tmp_path / "lfm2", tokenizer)
     causal = Encoder.from_pretrained(folder, device="cpu", pooling="mean", attention="causal")
@@ -220,7 +211,7 @@ def test_what_stays_causal_in_a_bidirectional_hybrid_is_said(
     assert f"except {others} of its layers" in (tmp_path / "saved" / "README.md").read_text()
 
 
-def test_the_documentation_has_the_table() -> None:
+def test_the_documentation_has_the_table():
     assert len(DEFAULT) == 4
     page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
     assert table() in page, "docs/families.md: put in what tests.families.table() returns"

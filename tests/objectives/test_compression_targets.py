@@ -78,7 +78,7 @@ def context_of(batch: dict[str, Any], b: int) -> tuple[Tokens, list[int]]:
 @pytest.mark.parametrize(
     "case", by_default(["kl, same, of prefixes", "kl and nll, both, skipped", "reconstruction, skipped"], CASES)
 )
-def test_the_loss_is_that_of_the_logits(case: str, nano: Encoder, original: Any) -> None:
+def test_the_loss_is_that_of_the_logits(case, nano, original):
     objective = Compression(**SHORT, **CASES[case])
     batch = objective.collate(rows_of(TEXTS), nano, seed=3)
     (bos,) = nano.template.bos_ids
@@ -116,7 +116,7 @@ def test_the_loss_is_that_of_the_logits(case: str, nano: Encoder, original: Any)
 
 
 @pytest.mark.parametrize("split", ["token", "sentence"])
-def test_the_same_contexts_for_either_target(split: str, nano: Encoder) -> None:
+def test_the_same_contexts_for_either_target(split, nano):
     """With `split`, the text that is predicted again is the context that would be continued."""
     every = [Compression(**SHORT, target=target, split=split) for target in ("continuation", "same", "both")]
     for seed in range(4):
@@ -135,7 +135,7 @@ def test_the_same_contexts_for_either_target(split: str, nano: Encoder) -> None:
 # ---- splits -----------------------------------------------------------------------------------------------------
 
 
-def test_contexts_end_with_sentences(nano: Encoder) -> None:
+def test_contexts_end_with_sentences(nano):
     """Every sentence end in the range is drawn, about as often as the others, and nothing else is."""
     text = TEXTS[0]
     wide = nano.with_settings(max_length=64)
@@ -149,9 +149,7 @@ def test_contexts_end_with_sentences(nano: Encoder) -> None:
     assert min(seen.values()) > 60
 
 
-def test_a_text_without_a_usable_sentence_end_is_split_at_a_token(
-    nano: Encoder, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_text_without_a_usable_sentence_end_is_split_at_a_token(nano, caplog):
     """One text has no inner end, one has it before the shortest context is read; both are counted."""
     early = "Yes. Then the long and winding sentence went on, and on, and on, until it reached the sea at last"
     texts = [TEXTS[1], early, TEXTS[0]]
@@ -168,7 +166,7 @@ def test_a_text_without_a_usable_sentence_end_is_split_at_a_token(
     assert different > 3
 
 
-def test_spans_hold_what_is_no_blank() -> None:
+def test_spans_hold_what_is_no_blank():
     for text in [*TEXTS, *HARD_TEXTS, '  A b. C d.\r\n\n e f? "G" h. ', "", "\n"]:
         spans = sentence_spans(text)
         inside = set().union(*(range(*span) for span in spans)) if spans else set()
@@ -178,7 +176,7 @@ def test_spans_hold_what_is_no_blank() -> None:
 
 
 @pytest.mark.parametrize("name", ["nano", *REAL_TOKENIZERS])
-def test_tokens_of_a_sentence(name: str, nano: Encoder) -> None:
+def test_tokens_of_a_sentence(name, nano):
     """Sentences between blanks: what is decoded before an end is the sentences before it, on real tokenizers."""
     if name == "nano":
         encoder: Any = nano
@@ -201,7 +199,7 @@ def test_tokens_of_a_sentence(name: str, nano: Encoder) -> None:
 # ---- rows without a loss, and what is refused --------------------------------------------------------------------
 
 
-def test_pairs_whose_target_is_skipped_are_left_out(nano: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+def test_pairs_whose_target_is_skipped_are_left_out(nano, caplog):
     rows = Dataset.from_list([{"query": TEXTS[i], "positive": SENTENCES[i][: 9 * i]} for i in range(3)])
     sizes = [len(ids) + 1 for ids in text_ids(list(rows["positive"]), nano)]  # EOS counts
     objective = Compression(rows="pairs", divergence="nll", end=True, skip_rows=sizes[1])
@@ -213,7 +211,7 @@ def test_pairs_whose_target_is_skipped_are_left_out(nano: Encoder, caplog: pytes
     assert len(Compression(rows="pairs").prepare(rows, nano)) == 3
 
 
-def test_settings_that_do_not_go_together() -> None:
+def test_settings_that_do_not_go_together():
     make = partial(pytest.raises, ValueError)
     with make(match="divergence=reconstruction is divergence=nll with target=same; with target=both, set"):
         Compression(divergence="reconstruction", target="both")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from tests.conftest import SENTENCES
 from tests.objectives.cases import prepared
 
 PROJECTED = Pooling("mean", "text", projection=24)
-Make = Callable[..., Encoder]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +53,7 @@ def loss_of(step: TrainStep, batch: dict[str, Any]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("distance", ["cosine", "squared"])
 @pytest.mark.parametrize("projection", [True, False])
-def test_the_mean_distance_over_students_and_texts(make_encoder: Make, distance: str, projection: bool) -> None:
+def test_the_mean_distance_over_students_and_texts(make_encoder, distance, projection):
     students: dict[str, Any] = {"layers": [1, 2], "dims": [8, 32] if projection else None}
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     step, batch = stepped(encoder, distance=distance, projection=projection, **students)
@@ -72,7 +70,7 @@ def test_the_mean_distance_over_students_and_texts(make_encoder: Make, distance:
     assert loss_of(step, batch)["loss"].item() == pytest.approx(np.mean(wanted), rel=1e-5)
 
 
-def test_layers_above_the_students_are_not_run(make_encoder: Make) -> None:
+def test_layers_above_the_students_are_not_run(make_encoder):
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     step, batch = stepped(encoder, layers=[1])
     assert step.objective.skips_layers and not build.objective({"type": "embedding_distillation"}).skips_layers
@@ -81,7 +79,7 @@ def test_layers_above_the_students_are_not_run(make_encoder: Make) -> None:
     assert {name: ".layers.1." not in name for name in trained} == trained
 
 
-def test_chunks_have_the_gradients_of_one_pass_for_the_model_and_for_w(make_encoder: Make) -> None:
+def test_chunks_have_the_gradients_of_one_pass_for_the_model_and_for_w(make_encoder):
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     gradients = []
     for chunks in (None, MiniBatchSize(rows=2)):
@@ -96,7 +94,7 @@ def test_chunks_have_the_gradients_of_one_pass_for_the_model_and_for_w(make_enco
         torch.testing.assert_close(chunked[name], grad, rtol=1e-4, atol=1e-6)
 
 
-def test_contrast_in_addition(make_encoder: Make, minilm: Path, tmp_path: Path) -> None:
+def test_contrast_in_addition(make_encoder, minilm, tmp_path):
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     contrast = build.objective({"type": "contrastive"})
     settings = {"base": {"type": "contrastive"}, "base_weight": 0.25, "teacher": str(minilm)}
@@ -112,9 +110,7 @@ def test_contrast_in_addition(make_encoder: Make, minilm: Path, tmp_path: Path) 
     torch.testing.assert_close(parts["loss"], parts["distance"] + 0.25 * parts["base"])
 
 
-def test_a_teacher_with_prompts_reads_texts_that_stand_in_both_roles_as_neither(
-    make_encoder: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_teacher_with_prompts_reads_texts_that_stand_in_both_roles_as_neither(make_encoder, tmp_path, monkeypatch):
     """The student reads the texts of SimCSE under its default prompt, in both roles."""
 
     class Prompted:
@@ -145,7 +141,7 @@ def test_a_teacher_with_prompts_reads_texts_that_stand_in_both_roles_as_neither(
             assert batch[f"{role}_teacher"][:, axis].eq(1).all()
 
 
-def test_vectors_of_a_file_are_the_targets(model_folder: Any, tmp_path: Path) -> None:
+def test_vectors_of_a_file_are_the_targets(model_folder, tmp_path):
     vectors = np.random.default_rng(3).standard_normal((12, 5))
     rows = [{"text": f"{i}: {SENTENCES[i % 5]}", "vector": list(vector)} for i, vector in enumerate(vectors)]
     file, run = tmp_path / "rows.jsonl", tmp_path / "run"
@@ -174,9 +170,7 @@ def test_vectors_of_a_file_are_the_targets(model_folder: Any, tmp_path: Path) ->
             train(recipe, tmp_path / str(len(wrong)) / str(wrong[0]))
 
 
-def test_a_real_teacher_reads_each_text_once(
-    minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_real_teacher_reads_each_text_once(minilm, tmp_path, monkeypatch, caplog):
     texts = [*SENTENCES, "a </s> name", "long " * 700, " "]
     store = TeacherVectors(str(minilm), tmp_path)
     store.add({"text": texts[:4]})
@@ -211,7 +205,7 @@ def test_a_real_teacher_reads_each_text_once(
         TeacherVectors(str(minilm), tmp_path / "model" / "model.safetensors")
 
 
-def test_bad_teachers_and_settings(make_encoder: Make, minilm: Path, tmp_path: Path) -> None:
+def test_bad_teachers_and_settings(make_encoder, minilm, tmp_path):
     with pytest.raises(ValueError, match="teacher=.* is no embedding model"):
         open_teacher(str(tmp_path))
     encoder, rows = make_encoder(), Dataset.from_list([{"text": "a"}, {"text": "b"}])
@@ -242,7 +236,7 @@ def test_bad_teachers_and_settings(make_encoder: Make, minilm: Path, tmp_path: P
         EmbeddingDistillation(layers=[3]).setup(encoder)
 
 
-def test_ridge_regression_by_more_rows() -> None:
+def test_ridge_regression_by_more_rows():
     """The penalty as further rows of an ordinary least-squares problem."""
     generator = np.random.default_rng(2)
     vectors, targets = generator.standard_normal((30, 6)), generator.standard_normal((30, 4))
@@ -254,7 +248,7 @@ def test_ridge_regression_by_more_rows() -> None:
 
 @pytest.mark.parametrize("distance", ["cosine", "squared"])
 @pytest.mark.parametrize("projection", [True, False])
-def test_w_starts_fitted(model_folder: Any, tmp_path: Path, distance: str, projection: bool) -> None:
+def test_w_starts_fitted(model_folder, tmp_path, distance, projection):
     """To the embeddings of the encoder before training, of every student."""
     pooling = Pooling("mean", "text", projection=None if projection else 24)
     encoder = Encoder.from_pretrained(model_folder("llama"), pooling=pooling, normalize=False).train()
@@ -286,7 +280,7 @@ def test_w_starts_fitted(model_folder: Any, tmp_path: Path, distance: str, proje
         )
 
 
-def test_spread_out_pair_by_pair() -> None:
+def test_spread_out_pair_by_pair():
     vectors, keys = np.random.default_rng(1).standard_normal((5, 3)), [4, 7, 4, 9, 1]
     pairs = [(i, j) for i in range(5) for j in range(5) if keys[i] != keys[j]]
     cosines = [float(unit(vectors[i]) @ unit(vectors[j])) for i, j in pairs]
@@ -296,7 +290,7 @@ def test_spread_out_pair_by_pair() -> None:
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_projection_is_trained_saved_and_exported(make_encoder: Make, model_folder: Any, tmp_path: Path) -> None:
+def test_a_projection_is_trained_saved_and_exported(make_encoder, model_folder, tmp_path):
     encoder = Encoder.from_pretrained(model_folder("llama"), pooling=PROJECTED, attention="bidirectional")
     plain = Encoder.from_pretrained(
         model_folder("llama"), pooling=Pooling("mean", "text"), attention="bidirectional", normalize=False
@@ -313,7 +307,7 @@ def test_a_projection_is_trained_saved_and_exported(make_encoder: Make, model_fo
     np.testing.assert_allclose(exported, encoder.encode(SENTENCES, truncate_dim=10), atol=1e-5)
 
 
-def test_where_it_widens_cosines_stay(model_folder: Any) -> None:
+def test_where_it_widens_cosines_stay(model_folder):
     texts, folder = SENTENCES, model_folder("llama")
     plain = Encoder.from_pretrained(folder, pooling=Pooling("mean")).encode(texts)
     wide = Encoder.from_pretrained(folder, pooling=Pooling("mean", projection=77)).encode(texts)

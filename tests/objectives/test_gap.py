@@ -118,8 +118,8 @@ def expected(objective: Compression, encoder: Encoder, original: Any) -> dict[st
     return {**values, **shares}
 
 
-@pytest.mark.parametrize("case", by_default(["kl and nll, both", "pairs, nll"], CASES))
-def test_shares_are_those_of_the_logits(case: str, original: Any) -> None:
+@pytest.mark.parametrize("case", by_default(["kl and nll, both"], CASES))
+def test_shares_are_those_of_the_logits(case, original):
     encoder, objective = nano(), Compression(**SHORT, **CASES[case])
     objective.setup(encoder)
     with torch.no_grad():
@@ -134,7 +134,7 @@ def test_shares_are_those_of_the_logits(case: str, original: Any) -> None:
     assert shares.other_text == pytest.approx(wanted["share of other"], abs=1e-5)
 
 
-def test_the_context_itself_closes_all_of_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_context_itself_closes_all_of_the_gap(monkeypatch):
     """A memory that is the input embeddings of the context's tokens; another text's are far from that."""
     encoder = nano(memory_tokens=9)
     long = [ids for ids in text_ids(texts(), encoder) if len(ids) >= 16]
@@ -153,7 +153,7 @@ def test_the_context_itself_closes_all_of_the_gap(monkeypatch: pytest.MonkeyPatc
     assert shares.other_text < 0.6
 
 
-def test_no_memory_closes_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_closes_none_of_it(monkeypatch):
     """Students from which the memory's positions are removed."""
     encoder, objective = nano(), Compression(**SHORT)
     gap = Gap.measure(objective, rows_for(objective), encoder)
@@ -168,7 +168,7 @@ def test_no_memory_closes_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gap.shares(encoder) == pytest.approx((0, 0), abs=1e-6)
 
 
-def test_what_has_no_gap() -> None:
+def test_what_has_no_gap():
     assert Compression().held_out == 64 and Compression(held_out=0).held_out == 0
     assert Contrastive().held_out == Bottleneck().held_out == 0
     encoder, objective = nano(), Compression(**SHORT)
@@ -181,7 +181,7 @@ def test_what_has_no_gap() -> None:
 
 
 @pytest.mark.parametrize("template", ["{instruction}{text}{memory}{eos}", "{text}{eos}{memory}"])
-def test_no_text_ends_between_context_and_target(template: str) -> None:
+def test_no_text_ends_between_context_and_target(template):
     """The teacher, and L(context), read context and target as one text, whatever the template's row ends with."""
     rows = [{"query": text, "positive": SENTENCES[i % 5]} for i, text in enumerate(texts())]
     plain, ended = (nano(lora=False, template=one) for one in ("{instruction}{text}{memory}", template))

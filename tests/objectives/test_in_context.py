@@ -169,7 +169,7 @@ CHAINED = [(variant, {}) for variant in VARIANTS if variant not in ({"format": "
 
 
 @pytest.mark.parametrize(("variant", "settings"), by_default(CHAINED[-2:] + CHAINED[7:8], CHAINED), ids=str)
-def test_chained_caching_is_one_pass(make_encoder: Any, variant: dict[str, Any], settings: dict[str, Any]) -> None:
+def test_chained_caching_is_one_pass(make_encoder, variant, settings):
     """Loss and every gradient, in chunks of two."""
     encoder, objective = ready(make_encoder, variant, **settings)
     batch = objective.collate(ROWS, encoder, seed=5)

@@ -1,7 +1,5 @@
 """Next-token prediction is the library's own loss; the joint objective is the sum of its parts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from datasets import Dataset

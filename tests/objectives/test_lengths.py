@@ -48,9 +48,7 @@ def gpt2(tokenizer: PreTrainedTokenizerFast, limit: int, *, memory_tokens: int =
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_longest_limit_that_fits_trains_and_the_next_is_refused(
-    name: str, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_the_longest_limit_that_fits_trains_and_the_next_is_refused(name, tokenizer):
     settings, fits, widest = CASES[name]
     encoder = gpt2(tokenizer, fits)
     made = objective(settings)

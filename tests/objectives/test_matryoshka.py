@@ -1,7 +1,5 @@
 """Nested losses: sums of the base loss on cut vectors; Sentence-Transformers' value; caching; refusals."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

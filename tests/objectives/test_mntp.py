@@ -1,7 +1,5 @@
 """Masked next-token prediction against the library's own forward pass, and what is masked."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy

@@ -30,7 +30,7 @@ def has_numbers(hint: Any) -> bool:
     return hint in (int, float) or any(has_numbers(part) for part in typing.get_args(hint))
 
 
-def test_every_number_of_every_objective_is_in_the_table() -> None:
+def test_every_number_of_every_objective_is_in_the_table():
     assert RANGES.keys() == OBJECTIVES.keys()
     numbers = {(name, key) for name in OBJECTIVES for key, hint in hints(name).items() if has_numbers(hint)}
     assert numbers == set(SETTINGS) and len(numbers) == len(SETTINGS) > len(OBJECTIVES)
@@ -41,7 +41,7 @@ def made(name: str, **change: Any) -> Objective:
 
 
 @pytest.mark.parametrize(("name", "key"), SETTINGS)
-def test_its_range(name: str, key: str) -> None:
+def test_its_range(name, key):
     allowed, refused = RANGES[name][key]
     for value in allowed:
         assert getattr(made(name, **{key: value}), key) == value
@@ -54,7 +54,7 @@ def test_its_range(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_switches_and_choices_are_strict(name: str) -> None:
+def test_switches_and_choices_are_strict(name):
     for key, hint in hints(name).items():
         choice = typing.get_origin(hint) is typing.Literal
         for value in [1, "yes", None] if hint is bool else ["nonsense", 3, None] if choice else []:
@@ -62,7 +62,7 @@ def test_switches_and_choices_are_strict(name: str) -> None:
                 made(name, **{key: value})
 
 
-def test_a_message_says_where_in_the_recipe() -> None:
+def test_a_message_says_where_in_the_recipe():
     block = {"type": "matryoshka", "dims": [4], "base": {"type": "contrastive", "temperature": 0}}
     message = r"^stages\.a\.objective\.base\.temperature=0; allowed: greater than or equal to 0\.0001$"
     with pytest.raises(ValueError, match=message):
@@ -84,6 +84,6 @@ def test_a_message_says_where_in_the_recipe() -> None:
         ({"type": "angle", "cosine_weight": 0, "in_batch_weight": 0, "angle_weight": 0}, "all weights are 0"),
     ],
 )
-def test_blocks_that_make_no_objective(block: dict[str, Any], words: str) -> None:
+def test_blocks_that_make_no_objective(block, words):
     with pytest.raises(ValueError, match=words):
         build.objective(block)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ Computed = list[list[str]]
 
 
 @pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> Computed:
+def computed(monkeypatch) -> Computed:
     """The queries of each file that is computed; scores differ between them, one to three a row."""
     queries: Computed = []
 
@@ -41,7 +40,7 @@ def run(texts: list[str], encoder: Any, folder: Path | None) -> None:
     assert list(scored["reference"]) == [scores_of(text) for text in texts]
 
 
-def test_files_are_of_their_rows_and_encoder(make_encoder: Any, computed: Computed, tmp_path: Path) -> None:
+def test_files_are_of_their_rows_and_encoder(make_encoder, computed, tmp_path):
     encoder, parts = make_encoder(memory_tokens=2), [TEXTS[:4], TEXTS[4:8], TEXTS[8:]]
     run(TEXTS, encoder, None)
     run(TEXTS, encoder, tmp_path)
@@ -56,9 +55,7 @@ def test_files_are_of_their_rows_and_encoder(make_encoder: Any, computed: Comput
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-5], lambda data: b"", lambda data: data[:20] + b"x" + data[21:]]
 )
-def test_a_damaged_file_is_computed_again(
-    damage: Callable[[bytes], bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_file_is_computed_again(damage, tmp_path, caplog):
     scores, calls = [[-1.0, 0.25], [], [3.5]], []
     path = tmp_path / "file.safetensors"
 

@@ -69,7 +69,7 @@ def texts_of(encoder: Any, rows: Sequence[dict[str, Any]]) -> tuple[list[tuple[s
 
 @pytest.mark.parametrize("chunks", [None, MiniBatchSize(rows=1), MiniBatchSize(tokens=40)], ids=str)
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_info_nce(make_encoder: Any, tmp_path: Path, symmetric: bool, chunks: MiniBatchSize | None) -> None:
+def test_info_nce(make_encoder, tmp_path, symmetric, chunks):
     encoder, rows = make_encoder(lora={"lora_dropout": 0.0}), pairs(tmp_path)
     objective = Contrastive(temperature=TAU, symmetric=symmetric)
     loss = TrainStep(encoder, objective, chunks)(**objective.collate(rows, encoder))["loss"]
@@ -80,7 +80,7 @@ def test_info_nce(make_encoder: Any, tmp_path: Path, symmetric: bool, chunks: Mi
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
 
 
-def test_every_loss_that_compares_with_the_batch(make_encoder: Any, tmp_path: Path) -> None:
+def test_every_loss_that_compares_with_the_batch(make_encoder, tmp_path):
     """Nested, in context (no demonstrations are drawn), and with the queries as further candidates."""
     encoder, rows = make_encoder(lora={"lora_dropout": 0.0}), pairs(tmp_path)
     queries, documents = texts_of(encoder, rows)
@@ -93,7 +93,7 @@ def test_every_loss_that_compares_with_the_batch(make_encoder: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("kind", "compress"), [(InContext, "none"), (Epic, "pair")])
-def test_in_context(make_encoder: Any, tmp_path: Path, kind: type[InContext], compress: str) -> None:
+def test_in_context(make_encoder, tmp_path, kind, compress):
     from embrew.settings.encoder import Demonstrations
 
     settings = {**IN_CONTEXT, "pooling": "last", "demonstrations": Demonstrations(compress=compress)}
@@ -105,7 +105,7 @@ def test_in_context(make_encoder: Any, tmp_path: Path, kind: type[InContext], co
     assert float(loss.detach()) == pytest.approx(by_hand(queries, documents, range(6)), rel=1e-5)
 
 
-def test_own_negatives_are_those_of_the_row(make_encoder: Any, tmp_path: Path) -> None:
+def test_own_negatives_are_those_of_the_row(make_encoder, tmp_path):
     """Without in-batch negatives, a row's loss does not depend on the rows beside it."""
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     rows = [row for row in pairs(tmp_path) if row["negatives"]]
@@ -133,7 +133,7 @@ def batch_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def test_angle_and_cosent_of_pairs(tmp_path: Path) -> None:
+def test_angle_and_cosent_of_pairs(tmp_path):
     """A hard negative that another row has as the positive is not ranked either."""
     rows = pairs(tmp_path)
     rows[0]["negatives"] = ["a boat", "the lake is deep"]  # the positive of row 1, of the same query
@@ -181,13 +181,13 @@ def scored_batch(pairs: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
     return {"text_keys": text_keys(names), "grades": grades, "graded": np.flatnonzero(grades.repeat(2))}
 
 
-def test_angle_of_scored_pairs() -> None:
+def test_angle_of_scored_pairs():
     x = vectors(10, 2)
     found = Angle(cosine_weight=0, angle_weight=0, temperature=TAU).loss({"text": x}, scored_batch(SCORED))
     assert float(found["loss"]) == pytest.approx(scored_by_hand(x, SCORED), rel=1e-9)
 
 
-def test_across_processes(tmp_path: Path) -> None:
+def test_across_processes(tmp_path):
     """The rows of one query are in two processes: the mean of their losses is that of one batch of all, by hand."""
     out = tmp_path / "losses.json"
     in_forks(2, "tests.objectives.several_positives_worker", str(out), timeout=120)

@@ -38,7 +38,7 @@ class VocabularyWide(TorchDispatchMode):
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")
-def test_only_scored_rows_reach_the_head_chunk_by_chunk_in_three_passes() -> None:
+def test_only_scored_rows_reach_the_head_chunk_by_chunk_in_three_passes():
     encoder = build.encoder(Recipe.load("llm2comp/nano", ["encoder.lora.lora_dropout=0"]), device="cpu")
     objective = Compression()
     objective.setup(encoder)

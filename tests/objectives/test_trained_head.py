@@ -33,7 +33,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def _tied_qwen3(monkeypatch: pytest.MonkeyPatch) -> None:
+def _tied_qwen3(monkeypatch) -> None:
     monkeypatch.setitem(conftest.CONFIGS, "qwen3-tied", Qwen3Config(**GROUPED, head_dim=8, tie_word_embeddings=True))
 
 

@@ -1,7 +1,5 @@
 """Targets beyond their limit: no end is asked for where there is more, and a continuation follows what was read."""
 
-from __future__ import annotations
-
 import pytest
 
 from embrew.methods.base import text_ids

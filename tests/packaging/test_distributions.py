@@ -39,7 +39,7 @@ def command(*arguments: object, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+def distributions(tmp_path_factory) -> tuple[Path, Path, Path]:
     """The wheel of the checkout, the sdist, and the wheel of the sdist."""
     for name in ("build", "hatchling", "twine"):
         pytest.importorskip(name, reason="the extra dev is not installed")
@@ -54,7 +54,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path,
 
 
 @pytest.fixture(scope="module")
-def installed(distributions: tuple[Path, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(distributions, tmp_path_factory) -> Path:
     """A new environment in which the wheel is installed; its dependencies are those of this environment."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder / "venv", symlinks=True)
@@ -72,12 +72,12 @@ def content(wheel: Path) -> dict[str, str]:
         return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()}
 
 
-def test_twine_accepts_both(distributions: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_twine_accepts_both(distributions, tmp_path):
     said = command(sys.executable, "-m", "twine", "check", "--strict", *distributions, cwd=tmp_path)
     assert said.count("PASSED") == 3
 
 
-def test_every_file_of_the_package_is_in_the_wheel(distributions: tuple[Path, Path, Path]) -> None:
+def test_every_file_of_the_package_is_in_the_wheel(distributions):
     source = ROOT / "src"
     files = [path for path in (source / "embrew").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     wanted = {path.relative_to(source).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -88,7 +88,7 @@ def test_every_file_of_the_package_is_in_the_wheel(distributions: tuple[Path, Pa
     )
 
 
-def test_the_sdist_builds_the_same_wheel_and_holds_what_tests_need(distributions: tuple[Path, Path, Path]) -> None:
+def test_the_sdist_builds_the_same_wheel_and_holds_what_tests_need(distributions):
     direct, sdist, wheel = distributions
     assert content(wheel) == content(direct)
     with tarfile.open(sdist) as archive:
@@ -102,7 +102,7 @@ def test_the_sdist_builds_the_same_wheel_and_holds_what_tests_need(distributions
     assert sdist.stat().st_size < 20e6
 
 
-def test_the_installed_wheel_works(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_works(installed, tmp_path):
     embrew = installed / "bin" / "embrew"
     place, *vector = json.loads(command(installed / "bin" / "python", "-c", ENCODE, cwd=tmp_path))
     assert Path(place).is_relative_to(installed)

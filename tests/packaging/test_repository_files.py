@@ -26,7 +26,7 @@ def read(path: Path) -> Any:
 
 
 @in_checkout
-def test_the_workflow_runs_what_has_to_pass_on_every_declared_python() -> None:
+def test_the_workflow_runs_what_has_to_pass_on_every_declared_python():
     (job,) = read(GITHUB / "workflows" / "ci.yml")["jobs"].values()
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
     assert job["strategy"]["matrix"]["python"] == DECLARED
@@ -37,7 +37,7 @@ def test_the_workflow_runs_what_has_to_pass_on_every_declared_python() -> None:
 
 
 @in_checkout
-def test_templates_ask_for_the_output_of_commands_that_exist() -> None:
+def test_templates_ask_for_the_output_of_commands_that_exist():
     forms = {path.stem: read(path) for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config"}
     assert len(forms) == 3
     verbs = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ def test_templates_ask_for_the_output_of_commands_that_exist() -> None:
     assert "doctor" in required["bug_report"] and "parity" in required["different_vectors"]
 
 
-def test_the_citation_names_this_version_and_licence() -> None:
+def test_the_citation_names_this_version_and_licence():
     citation = read(ROOT / "CITATION.cff")
     assert citation["cff-version"] == "1.2.0" and citation["message"] and citation["authors"]
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from tests.parity.faulty import FORMS, LIMIT, PROMPTS, THREE_PROMPTS, FaultyRuntime
 
@@ -19,9 +18,7 @@ def exports() -> dict[str, Path]:
 
 
 @pytest.fixture
-def exported(
-    exports: dict[str, Path], make_encoder: Callable[..., Encoder], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Path]:
+def exported(exports, make_encoder, tmp_path_factory) -> Callable[..., Path]:
     """An export by the name of a form."""
 
     def export(form: str, prompts: dict[str, str] = PROMPTS) -> Path:
@@ -36,7 +33,7 @@ def exported(
 
 
 @pytest.fixture
-def export(exported: Callable[..., Path]) -> Path:
+def export(exported) -> Path:
     """An export of the last token's state, with three prompts."""
     return exported("last", THREE_PROMPTS)
 
@@ -48,6 +45,6 @@ def runtimes() -> dict[Path, FaultyRuntime]:
 
 
 @pytest.fixture
-def runtime(export: Path, runtimes: dict[Path, FaultyRuntime]) -> FaultyRuntime:
+def runtime(export, runtimes) -> FaultyRuntime:
     """The runtime of that export, without a fault."""
     return runtimes.setdefault(export, runtimes.get(export) or FaultyRuntime(export))

@@ -7,7 +7,6 @@ import socket
 import time
 from base64 import b64encode
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.files.checksums import Damaged
 from embrew.files.formats import OtherFormat
@@ -52,14 +50,14 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_what_a_server_answers(name: str, export: Path, runtime: FaultyRuntime) -> None:
+def test_what_a_server_answers(name, export, runtime):
     intercept, words = ANSWERS[name]
     with serving(runtime, intercept=intercept) as address, pytest.raises(ValueError, match="127.0.0.1") as caught:
         compare(str(export), f"{address}/v1", model="tiny", timeout=10)
     assert words in str(caught.value)
 
 
-def test_a_server_that_is_busy_is_asked_again(export: Path, runtime: FaultyRuntime) -> None:
+def test_a_server_that_is_busy_is_asked_again(export, runtime):
     asked = []
 
     def busy(path: str, headers: dict[str, Any], body: Any) -> Answer | None:
@@ -75,7 +73,7 @@ def test_a_server_that_is_busy_is_asked_again(export: Path, runtime: FaultyRunti
         compare(str(export), f"{address}/embed")
 
 
-def test_a_server_that_is_slow_or_down(export: Path, runtime: FaultyRuntime) -> None:
+def test_a_server_that_is_slow_or_down(export, runtime):
     def slow(path: str, headers: dict[str, Any], body: Any) -> None:
         time.sleep(0.5)
 
@@ -89,9 +87,7 @@ def test_a_server_that_is_slow_or_down(export: Path, runtime: FaultyRuntime) -> 
             compare(str(export), f"http://127.0.0.1:{port}{place}", model="tiny")
 
 
-def test_the_key_is_sent_and_never_shown(
-    export: Path, runtime: FaultyRuntime, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_key_is_sent_and_never_shown(export, runtime, monkeypatch, capsys):
     monkeypatch.setenv("EMBREW_API_KEY", KEY)
     keys = []
 
@@ -109,7 +105,7 @@ def test_the_key_is_sent_and_never_shown(
     assert "password" not in str(caught.value)
 
 
-def test_addresses_and_encodings(export: Path, runtime: FaultyRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_and_encodings(export, runtime, monkeypatch):
     """Vectors in base64, an address in full, a redirect to another host, which gets no key, and a query."""
     monkeypatch.setenv("EMBREW_API_KEY", KEY)
 
@@ -130,7 +126,7 @@ def test_addresses_and_encodings(export: Path, runtime: FaultyRuntime, monkeypat
     assert not reached
 
 
-def test_exit_codes_and_json(export: Path, runtime: FaultyRuntime) -> None:
+def test_exit_codes_and_json(export, runtime):
     """0: equal, 1: different, 2: not compared, as of `diff`; stdout is one JSON document or empty."""
 
     def run(against: str) -> tuple[int, str]:
@@ -148,7 +144,7 @@ def test_exit_codes_and_json(export: Path, runtime: FaultyRuntime) -> None:
     assert run(str(export / "none.onnx")) == (2, "")
 
 
-def test_the_kind_of_a_server_is_asked(export: Path, runtime: FaultyRuntime) -> None:
+def test_the_kind_of_a_server_is_asked(export, runtime):
     for kind, words in (("openai", "OpenAI's API"), ("tei", "Text Embeddings Inference"), ("ollama", "Ollama")):
         with serving(runtime, only=(kind,)) as address:
             found = compare(str(export), address)
@@ -157,7 +153,7 @@ def test_the_kind_of_a_server_is_asked(export: Path, runtime: FaultyRuntime) -> 
         compare(str(export), address)
 
 
-def test_long_texts_that_are_refused_are_noted(export: Path, runtime: FaultyRuntime) -> None:
+def test_long_texts_that_are_refused_are_noted(export, runtime):
     def limited(path: str, headers: dict[str, Any], body: Any) -> Answer | None:
         longest = max(len(runtime.ids(text)) for text in body["inputs"])
         return (413, {}, '{"error": "too many tokens"}') if longest >= LIMIT else None
@@ -169,13 +165,13 @@ def test_long_texts_that_are_refused_are_noted(export: Path, runtime: FaultyRunt
     assert ConditionLine("beyond the limit", "", 0) in found.conditions
 
 
-def test_names_of_special_tokens_in_a_text_are_noted(export: Path) -> None:
+def test_names_of_special_tokens_in_a_text_are_noted(export):
     with serving(FaultyRuntime(export, "special tokens are read")) as address:
         found = compare(str(export), f"{address}/embed")
     assert found.equal and "names of special tokens" in found.notes[0]
 
 
-def test_less_precise_vectors(export: Path, runtime: FaultyRuntime) -> None:
+def test_less_precise_vectors(export, runtime):
     """Rounding to float16 is equal; noise as of int8 is different until `min_cosine` accepts it, and is no fault."""
     noise = np.random.default_rng(0)
 
@@ -202,7 +198,7 @@ def test_less_precise_vectors(export: Path, runtime: FaultyRuntime) -> None:
         assert named(compare(str(export), f"{address}/embed", min_cosine=0.99)) == {"prompt_added"}
 
 
-def test_another_model(export: Path, tmp_path: Path, make_encoder: Callable[..., Encoder]) -> None:
+def test_another_model(export, tmp_path, make_encoder):
     other = make_encoder("qwen3", noise=0.3, lora={}, max_length=LIMIT, prompts=PROMPTS, **FORMS["last"])
     export_encoder(other, tmp_path / "other", verify="off")
     found = compare(str(export), str(tmp_path / "other"))
@@ -213,7 +209,7 @@ def test_another_model(export: Path, tmp_path: Path, make_encoder: Callable[...,
     assert not named(found) and "20 dimensions instead of 32" in found.verdict
 
 
-def test_a_folder_without_reference_vectors(export: Path, tmp_path: Path) -> None:
+def test_a_folder_without_reference_vectors(export, tmp_path):
     with pytest.raises(FileNotFoundError, match="not a folder"):
         compare(str(tmp_path / "none"), str(export))
     with pytest.raises(ValueError, match="is not a model: the folder has no config.json"):
@@ -233,7 +229,7 @@ def test_a_folder_without_reference_vectors(export: Path, tmp_path: Path) -> Non
         compare(str(tmp_path), "http://127.0.0.1:1", kind="onnx")
 
 
-def test_damaged_references(export: Path, tmp_path: Path) -> None:
+def test_damaged_references(export, tmp_path):
     def copied(**changed: bytes) -> str:
         for file in ("parity.json", "parity.safetensors", "checksums.json"):
             content = changed.get(file.replace(".", "_"), (export / file).read_bytes())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ def folder_of(base: Path, folder: Path, *, context: bool = False, **settings: An
 
 
 @pytest.mark.slow
-def test_prompts_contexts_and_two_limits(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_prompts_contexts_and_two_limits(model_folder, tmp_path):
     folder = folder_of(model_folder("llama"), tmp_path / "tiny", context=True)
     with serving(folder) as address:
         for end, api in (("", "Text Embeddings Inference"), ("/embed", "Text Embeddings Inference"), ("/v1", "OpenAI")):
@@ -48,7 +47,7 @@ def test_prompts_contexts_and_two_limits(model_folder: Callable[[str], Path], tm
 
 
 @pytest.mark.slow
-def test_what_no_export_can_hold(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_no_export_can_hold(model_folder, tmp_path):
     """Several templates, and a text that is repeated."""
     for number, template in enumerate((["{text}{eos}", "so: {text}"], "{text} again: {echo}")):
         folder = folder_of(model_folder("llama"), tmp_path / str(number), template=template, prompts={})

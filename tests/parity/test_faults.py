@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ def check(folder: Path, fault: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("fault", by_default(QUICK[:3], QUICK))
-def test_a_fault_is_found_by_its_name(fault: str, exported: Callable[..., Path]) -> None:
+def test_a_fault_is_found_by_its_name(fault, exported):
     check(exported("one-memory"), fault, ("openai", "tei", "ollama")[QUICK.index(fault) % 3])
 
 
@@ -92,7 +91,7 @@ MATRIX = [(form, fault) for form in FORMS for fault in FAULTS if fault not in NO
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "fault"), MATRIX)
-def test_every_fault_in_every_form(form: str, fault: str, exported: Callable[..., Path]) -> None:
+def test_every_fault_in_every_form(form, fault, exported):
     assert len(MATRIX) == 4 * 26 - 13
     kinds = ("tei",) if "by name" in fault else ("openai", "tei", "ollama")
     check(exported(form), fault, kinds[MATRIX.index((form, fault)) % len(kinds)])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from embrew.parity.causes import Verdict, verdict_of
 from embrew.parity.compare import compare
 from embrew.parity.expected import Reference, ReferenceText
 from embrew.parity.measuring import ALONE, LONG, Condition, Measurements
-from embrew.runtimes.llama_cpp import interpreter
 from embrew.runtimes.runtime import Prompt
 from tests.conftest import by_default, stir
 from tests.parity.faulty import FORMS, LIMIT, PROMPTS
@@ -35,7 +32,7 @@ def made_of(rows: np.ndarray, wrong: dict[str, np.ndarray], measured: np.ndarray
     return verdict_of(Measurements(reference, 0.9999, conditions))
 
 
-def test_a_cause_is_named_only_where_its_vectors_are_measured() -> None:
+def test_a_cause_is_named_only_where_its_vectors_are_measured():
     draws = np.random.default_rng(0)
     right, one, two = (rows / np.linalg.norm(rows, axis=1)[:, None] for rows in draws.normal(size=(3, 5, 16)))
     faults = {"bos_missing": one, "eos_missing": one, "pooling_mean": two, "bos_doubled+pooling_mean": two}
@@ -54,7 +51,7 @@ def test_a_cause_is_named_only_where_its_vectors_are_measured() -> None:
 
 
 @pytest.mark.parametrize("form", by_default(["memory"], ["last", "memory"]))
-def test_folders_of_the_same_encoder(form: str, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_folders_of_the_same_encoder(form, model_folder, tmp_path):
     template = {"template": "{instruction}{text}{memory}"} if FORMS[form]["memory_tokens"] else {}
     settings = {"device": "cpu", "max_length": LIMIT, "prompts": PROMPTS, **template, **FORMS[form]}
     encoder = Encoder.from_pretrained(model_folder("llama"), **settings)
@@ -70,7 +67,7 @@ def test_folders_of_the_same_encoder(form: str, model_folder: Callable[[str], Pa
     assert not other.equal and not named(other)
 
 
-def test_an_encoder_with_two_limits(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_encoder_with_two_limits(model_folder, tmp_path):
     settings = {"max_length": {"query": LIMIT - 4, "document": LIMIT}, "prompts": PROMPTS, **FORMS["last"]}
     encoder = Encoder.from_pretrained(model_folder("llama"), device="cpu", **settings)
     encoder.save_pretrained(tmp_path / "encoder", verify="off")
@@ -91,7 +88,7 @@ def test_an_encoder_with_two_limits(model_folder: Callable[[str], Path], tmp_pat
         compare(str(tmp_path / f"export-{LIMIT}"), str(tmp_path / "encoder"), max_length=LIMIT - 4)
 
 
-def test_names_are_models_as_elsewhere(tmp_path: Path) -> None:
+def test_names_are_models_as_elsewhere(tmp_path):
     export_encoder(Encoder.from_pretrained("nano", pooling="mean"), tmp_path / "export", verify="off")
     for given in (["nano", "--pooling", "mean"], ["baselines/mean"]):
         done = CliRunner().invoke(app, ["parity", *given, "--against", str(tmp_path / "export")])
@@ -102,7 +99,7 @@ def test_names_are_models_as_elsewhere(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "model 'no-such-model' is not nano" in done.output
 
 
-def test_the_command(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_the_command(make_encoder, tmp_path):
     encoder = make_encoder(lora={}, max_length=LIMIT, prompts=PROMPTS, **FORMS["last"])
     export_encoder(encoder, tmp_path / "export", verify="off")
     config = tmp_path / "export" / "1_Pooling" / "config.json"
@@ -119,7 +116,7 @@ def test_the_command(make_encoder: Callable[..., Encoder], tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_graphs(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_graphs(make_encoder, tmp_path):
     pytest.importorskip("openvino")
     encoder = make_encoder(lora={}, max_length=LIMIT, prompts=PROMPTS, **FORMS["memory"])
     export_encoder(encoder, tmp_path / "export", verify="off", runtimes=["openvino"])
@@ -132,29 +129,3 @@ def test_graphs(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     (tmp_path / "export" / "openvino" / "openvino_model.xml").write_text("<x/>")
     with pytest.raises(ValueError, match="OpenVINO cannot open"):
         compare(str(tmp_path / "export"), str(tmp_path / "export"))
-
-
-@pytest.mark.slow
-def test_faults_in_llama_cpp(tmp_path: Path) -> None:
-    """Metadata of a GGUF file are changed in place, and llama.cpp runs it."""
-    gguf = pytest.importorskip("gguf")
-    if interpreter() is None:
-        pytest.skip("llama-cpp-python is not at hand; EMBREW_LLAMA_CPP names an interpreter that has it")
-    settings = {"template": "{instruction}{text}{eos}", "prompts": PROMPTS, "max_length": 128}
-    encoder = Encoder.from_pretrained("nano", device="cpu", **settings)
-    export_encoder(encoder, tmp_path / "export", verify="off", runtimes=["llama.cpp"])
-    (path,) = (tmp_path / "export").glob("*.gguf")
-    assert compare(str(tmp_path / "export"), str(path)).equal
-    for key, value, fault in (
-        ("llama.pooling_type", 1, "pooling_mean"),
-        ("tokenizer.ggml.add_bos_token", False, "bos_missing"),
-        ("tokenizer.ggml.add_eos_token", False, "eos_missing"),
-    ):
-        wrong = tmp_path / f"{fault}.gguf"
-        wrong.write_bytes(path.read_bytes())
-        reader = gguf.GGUFReader(wrong, "r+")
-        field = reader.get_field(key)
-        field.parts[field.data[0]][0] = value
-        reader.data.flush()
-        found = compare(str(tmp_path / "export"), str(wrong))
-        assert named(found) == {fault}, found.verdict

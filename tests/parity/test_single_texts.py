@@ -61,7 +61,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "cosine"), CASES)
-def test_one_wrong_text(name: str, cosine: float, export: Path, runtime: FaultyRuntime) -> None:
+def test_one_wrong_text(name, cosine, export, runtime):
     wrong, fault = ONE[name]
     comparison = found(export, runtime, wrong, cosine)
     assert not comparison.equal
@@ -73,7 +73,7 @@ def test_one_wrong_text(name: str, cosine: float, export: Path, runtime: FaultyR
 
 
 @pytest.mark.parametrize("tells_ids", [True, False])
-def test_truncation_within_the_tolerance(tells_ids: bool, export: Path) -> None:
+def test_truncation_within_the_tolerance(tells_ids, export):
     """At 0.5, a text that is truncated at 64 tokens instead of 128 is near enough, and its own vector is nearer."""
     runtime = FaultyRuntime(export, "truncated at 64")
     with serving(runtime, tokenize=runtime.ids if tells_ids else None) as address:
@@ -81,7 +81,7 @@ def test_truncation_within_the_tolerance(tells_ids: bool, export: Path) -> None:
     assert named(comparison) == {"truncated_64"}, comparison.verdict
 
 
-def test_refused_texts_within_the_limit(export: Path, runtime: FaultyRuntime) -> None:
+def test_refused_texts_within_the_limit(export, runtime):
     def only_plain(path: str, headers: dict[str, Any], body: Any) -> Answer | None:
         return None if not any("🦆" in text for text in body["inputs"]) else (422, {}, '{"error": "no emoji"}')
 
@@ -90,7 +90,7 @@ def test_refused_texts_within_the_limit(export: Path, runtime: FaultyRuntime) ->
     assert named(comparison) == {"refused"} and "no emoji" in comparison.verdict
 
 
-def test_dimensions_that_change_between_requests(export: Path, runtime: FaultyRuntime) -> None:
+def test_dimensions_that_change_between_requests(export, runtime):
     def embed(texts: Sequence[str], prompt_name: str | None) -> Any:
         return runtime(texts)[:, : 16 if len(texts) > 2 else 32]
 
@@ -99,7 +99,7 @@ def test_dimensions_that_change_between_requests(export: Path, runtime: FaultyRu
 
 
 @pytest.mark.slow
-def test_the_assumed_precision(export: Path, runtime: FaultyRuntime, tmp_path: Path) -> None:
+def test_the_assumed_precision(export, runtime, tmp_path):
     """The weights of the runtime's own files decide, not the least precise ones of the export."""
     for file in export.glob("*.*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())

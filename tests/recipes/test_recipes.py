@@ -59,7 +59,7 @@ def twins() -> set[str]:
 TWINS = twins()
 
 
-def test_the_shipped_recipes_are_found() -> None:
+def test_the_shipped_recipes_are_found():
     assert RECIPES == SHIPPED
     texts = {name: read_recipe(name)[0] for name in SHIPPED}
     assert [name for name, text in texts.items() if "model: nano" in text] == OF_NANO
@@ -69,7 +69,7 @@ def test_the_shipped_recipes_are_found() -> None:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
+def files(tmp_path) -> dict[str, str]:
     texts = [f"{a} {b} {c}" for a in SENTENCES for b, c in pairwise(SENTENCES)]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
     pairs = [{"query": t[:50], "positive": t[50:120], "negative": t[10:60]} for t in texts]
@@ -144,13 +144,7 @@ def runs(recipe: Recipe, folder: Path) -> None:
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name in TWINS else ()) for name in RECIPES if name not in QUICK],
 )
-def test_it_runs(
-    name: str,
-    files: dict[str, str],
-    model_folder: Callable[[str], Path],
-    encoder_folder: Callable[[str], Path],
-    tmp_path: Path,
-) -> None:
+def test_it_runs(name, files, model_folder, encoder_folder, tmp_path):
     model = stand_in(SHIPPED_RECIPES[name].encoder.model, model_folder, encoder_folder)
     runs(shrunk(SHIPPED_RECIPES[name], model, files), tmp_path / "run")
 
@@ -158,12 +152,12 @@ def test_it_runs(
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OF_NANO]
 )
-def test_it_runs_on_the_shipped_model(name: str, files: dict[str, str], tmp_path: Path) -> None:
+def test_it_runs_on_the_shipped_model(name, files, tmp_path):
     runs(shrunk(SHIPPED_RECIPES[name], "nano", files), tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in SHIPPED_RECIPES.items() if recipe.stages])
-def test_its_settings_are_known(name: str) -> None:
+def test_its_settings_are_known(name):
     recipe = Recipe.load(name, ["encoder.model=nano"])
     for index, stage in enumerate(recipe.stages):
         on_cpu = stage.model_copy(update={"training": {**stage.training, "use_cpu": True, "bf16": False}})

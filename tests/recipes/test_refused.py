@@ -39,14 +39,14 @@ def check(name: str, *overrides: str, here: bool = False) -> None:
     build.check_recipe(made(name, *overrides), here=here)
 
 
-def test_there_are_many_of_them() -> None:
+def test_there_are_many_of_them():
     assert len({(name, override) for name, override, _ in OVERRIDES}) == len(OVERRIDES) == 67
     for name in {name for name, _, _ in OVERRIDES}:
         check(name)
 
 
 @pytest.mark.parametrize(("name", "override", "words"), OVERRIDES, ids=[override for _, override, _ in OVERRIDES])
-def test_one_wrong_value(name: str, override: str, words: str) -> None:
+def test_one_wrong_value(name, override, words):
     with pytest.raises(ValueError, match=re.escape(words)) as error:
         check(name, override)
     said = str(error.value)
@@ -55,7 +55,7 @@ def test_one_wrong_value(name: str, override: str, words: str) -> None:
     assert key in said
 
 
-def test_the_command_says_it_in_one_line(tmp_path) -> None:
+def test_the_command_says_it_in_one_line(tmp_path):
     wrong = ["stages.supervised.objective.temperature=0", "evaluation=null"]
     for arguments in (["recipe", "check", NANO], ["train", NANO, "--output", str(tmp_path / "run")]):
         result = CliRunner().invoke(app, [*arguments, *wrong])
@@ -72,27 +72,27 @@ def test_the_command_says_it_in_one_line(tmp_path) -> None:
         (LORA_REFUSED, checking.LORA, LoraConfig, 42),
     ],
 )
-def test_every_field_is_allowed_or_refused(refused: dict[str, str], allowed: Any, kind: type, count: int) -> None:
+def test_every_field_is_allowed_or_refused(refused, allowed, kind, count):
     names = {field.name for field in fields(kind)}
     left_out = {name for name in names if refusal(name, refused)}
     assert allowed.model_fields.keys() == names - left_out and len(names) == count
     assert all(any(fnmatch(name, pattern) for name in names) for pattern in refused)
 
 
-def test_an_unknown_key_is_refused_with_the_nearest() -> None:
+def test_an_unknown_key_is_refused_with_the_nearest():
     with pytest.raises(ValueError, match=r"unknown key stages\.compress\.training\.warmup_step; .*'warmup_steps'\?"):
         check(NANO, "stages.0.training.warmup_step=3")
 
 
 @pytest.mark.parametrize("key", ["push_to_hub", "fsdp", "data_seed"])
-def test_a_refused_key_is_refused_with_its_reason(key: str) -> None:
+def test_a_refused_key_is_refused_with_its_reason(key):
     words = refusal(key, TRAINING_REFUSED)
     assert words is not None
     with pytest.raises(ValueError, match=re.escape(f" stages.0.training.{key} {words}")):
         made(NANO, f"stages.0.training.{key}=secret")
 
 
-def test_the_schema_knows_the_keys_that_are_allowed() -> None:
+def test_the_schema_knows_the_keys_that_are_allowed():
     schema = json.loads(CliRunner().invoke(app, ["recipe", "schema"]).stdout)
     stage = schema["$defs"]["StageConfig"]["properties"]["training"]
     assert stage["properties"].keys() == stages.TRAINING.model_fields.keys() and stage["additionalProperties"] is False
@@ -119,7 +119,7 @@ AT_THE_EDGE: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("key", "values"), AT_THE_EDGE.items(), ids=AT_THE_EDGE)
-def test_what_is_allowed_passes(key: str, values: list[Any]) -> None:
+def test_what_is_allowed_passes(key, values):
     whole = made(NANO).resolved()
     compress = whole["stages"][0]
     for value in values:
@@ -128,7 +128,7 @@ def test_what_is_allowed_passes(key: str, values: list[Any]) -> None:
         build.check_recipe(Recipe.from_values({**whole, "stages": [first]}))
 
 
-def test_a_schedule_that_never_leaves_0_is_refused() -> None:
+def test_a_schedule_that_never_leaves_0_is_refused():
     with pytest.raises(ValueError, match="the learning rate is 0 at every step; lower warmup_steps"):
         check(NANO, "stages.compress.training.max_steps=1", "stages.compress.training.warmup_steps=4")
     with pytest.raises(ValueError, match="give a learning rate of -"):
@@ -139,7 +139,7 @@ def test_a_schedule_that_never_leaves_0_is_refused() -> None:
         )
 
 
-def test_what_is_missing_here_is_refused_where_it_is_trained() -> None:
+def test_what_is_missing_here_is_refused_where_it_is_trained():
     check(NANO, "stages.compress.training.optim=galore_adamw", "stages.compress.training.optim_target_modules=[attn]")
     with pytest.raises(ValueError, match="training.optim='galore_adamw': .*install"):
         check(
@@ -157,7 +157,7 @@ EDGE: dict[str, Any] = {
 }
 
 
-def test_training_starts_at_the_edge_of_what_is_allowed(model_folder: Any, tmp_path: Any) -> None:
+def test_training_starts_at_the_edge_of_what_is_allowed(model_folder, tmp_path):
     rows = "".join(f'{{"query": "what is {i}", "positive": "number {i}"}}\n' for i in range(8))
     (tmp_path / "rows.jsonl").write_text(rows)
     once = {"max_steps": 1, "use_cpu": True, "save_strategy": "no", **EDGE["training"]}

@@ -25,7 +25,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def show(browser: Any) -> Iterator[Callable[..., Shown]]:
+def show(browser) -> Iterator[Callable[..., Shown]]:
     """Opens a report without a network, in a browser context of its own."""
     contexts = []
 

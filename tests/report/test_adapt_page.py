@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from embrew.adapting.outcome import RaceRow, other_of, write_page
 from embrew.adapting.preparation.prepare import Prepared
 from embrew.evaluation import Result
 from tests.report.changed import retrieval_folder
-from tests.report.showing import Shown
 
 RUN = "document.title='run'"
 SCRIPT = f"<script>{RUN}</script>"
@@ -49,7 +47,7 @@ def rows() -> list[RaceRow]:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(tmp_path_factory) -> Path:
     """A page whose questions, documents, names and data hold markup."""
     folder = tmp_path_factory.mktemp("out")
     texts = {f"q{i}": f"{SCRIPT} {i}" for i in range(24)}
@@ -71,7 +69,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
-def test_parts_are_in_order_and_said_once(page: Path) -> None:
+def test_parts_are_in_order_and_said_once(page):
     text = page.read_text()
     parts = re.findall(r'<section id="(\w+)"', text)
     assert parts == ["use", "scores", "plot", "questions", "cost", "measured"]
@@ -89,14 +87,14 @@ def test_parts_are_in_order_and_said_once(page: Path) -> None:
     assert "<details open" not in text and re.findall(r"<th(?! scope=)", text) == ["<th"] * text.count("<thead")
 
 
-def test_markup_is_text(page: Path) -> None:
+def test_markup_is_text(page):
     text = page.read_text()
     assert "<script" not in text and "<img" not in text and "<b>" not in text
     assert html.escape(SCRIPT, quote=False) in text.replace("&#39;", "'")
     assert "http:" not in text and "https:" not in text and "src=" not in html.unescape(text).replace("img src=x", "")
 
 
-def test_a_phone_shows_all_without_scrolling(show: Callable[..., Shown], page: Path) -> None:
+def test_a_phone_shows_all_without_scrolling(show, page):
     for scheme in ("light", "dark"):
         shown = show(page, viewport={"width": 390, "height": 844}, color_scheme=scheme)
         assert shown.page.evaluate("document.documentElement.scrollWidth") == 390
@@ -107,7 +105,7 @@ def test_a_phone_shows_all_without_scrolling(show: Callable[..., Shown], page: P
         assert shown.page.title() == "What to use" and shown.problems == []
 
 
-def test_what_the_best_is_compared_with() -> None:
+def test_what_the_best_is_compared_with():
     first, kept, start, trained, bm25, fusion = rows()
     assert other_of([first, kept, fusion, start, trained, bm25], trained) is start, "its own start, as it is"
     assert other_of([first, kept, start, trained, fusion, bm25], first) is trained, "the best of another start"

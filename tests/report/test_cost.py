@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,7 @@ from embrew.report.sources import ModelSource
 from tests.report.subjects import result
 
 
-def test_a_front_has_what_no_cheaper_point_beats() -> None:
+def test_a_front_has_what_no_cheaper_point_beats():
     rng = np.random.default_rng(0)
     points = [
         {"score": float(score), "milliseconds": float(time), "bytes": int(size)}
@@ -34,7 +32,7 @@ def subject() -> Subject:
     return Subject(compare_models(models), data={("T", "test"): object()}, costs=costs)  # type: ignore[dict-item]
 
 
-def test_every_size_of_a_nested_model_is_a_point(subject: Subject) -> None:
+def test_every_size_of_a_nested_model_is_a_point(subject):
     section = cost.section(subject)
     points = section.document["nested"]["points"]
     assert [(p["model"], p["layers"], p["dimensions"], p["bytes"]) for p in points] == [
@@ -59,7 +57,7 @@ def test_every_size_of_a_nested_model_is_a_point(subject: Subject) -> None:
     )
 
 
-def test_training_is_that_of_all_stages_so_far(tmp_path: Path) -> None:
+def test_training_is_that_of_all_stages_so_far(tmp_path):
     (tmp_path / "run.json").write_text(
         '{"format": 2, "scores": {}, "stages": ["a", "b"], "seconds": {"a": 60.0, "b": 30.0},'
         '"samples": {"a": {"a_step": 8, "steps": 10}, "b": {"a_step": 4, "steps": 5}}}'

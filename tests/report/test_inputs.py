@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from tests.conftest import SENTENCES
 
 
 @pytest.fixture
-def base(model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def base(model_folder, tmp_path, monkeypatch) -> Path:
     """The user's own model, and rows to train it on, in the working directory."""
     rows = [{"anchor": text, "positive": text} for text in SENTENCES]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -48,7 +47,7 @@ def names() -> list[str]:
 @pytest.mark.parametrize(
     ("path", "lora"), [("absolute", {"r": 2}), ("mine", None)], ids=["kept in the stage", "relative"]
 )
-def test_the_untrained_base_is_a_local_folder(path: str, lora: Any, base: Path) -> None:
+def test_the_untrained_base_is_a_local_folder(path, lora, base):
     trained(base if path == "absolute" else path, lora=lora)
     assert names() == ["run/untrained", "run/only"]
     opened = read_sources(["run"])["run/untrained"][0].open()
@@ -58,9 +57,7 @@ def test_the_untrained_base_is_a_local_folder(path: str, lora: Any, base: Path) 
 
 
 @pytest.mark.parametrize("change", ["by name", "other weights"])
-def test_a_base_that_is_not_known_is_left_out_and_named(
-    change: str, base: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_base_that_is_not_known_is_left_out_and_named(change, base, caplog):
     trained(base if change == "by name" else "mine")  # all weights: the stage keeps no base
     if change == "other weights":
         with (base / "model.safetensors").open("ab") as file:

@@ -1,11 +1,7 @@
 """The sample of the tasks' texts, figures of their vectors, and the map: against numpy and by hand."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +13,6 @@ from embrew.report import map as map_section
 from embrew.report.geometry import measure_vectors, principal_components, sample_texts
 from embrew.report.map import aligned, text_groups
 from embrew.report.page import write_report
-from tests.report.showing import Shown
 from tests.report.subjects import HOSTILE_MODELS
 from tests.report.tasks import retrieval, subject_of, write_rows
 
@@ -27,7 +22,7 @@ CHOSEN = '#map .mark-symbol.role-mark path[opacity="0.75"]'
 
 
 @pytest.fixture
-def subject(tmp_path: Path, bag_of_words):
+def subject(tmp_path, bag_of_words):
     names = [f"q{i}" for i in range(12)]
     ranks = {"A": [3, 1, None, *[5] * 9], "B": [1, 2, 100, *[5] * 9]}
     examples = {model: {"pets": {"score": [0.5] * 12, "query": names, "rank": ranks[model]}} for model in ranks}
@@ -35,7 +30,7 @@ def subject(tmp_path: Path, bag_of_words):
     return replace(unmeasured, vectors={name: measure_vectors(bag_of_words, unmeasured.data) for name in ("A", "B")})
 
 
-def test_the_sample_is_limited_seeded_and_shared_among_tasks(tmp_path: Path, bag_of_words) -> None:
+def test_the_sample_is_limited_seeded_and_shared_among_tasks(tmp_path, bag_of_words):
     data = {(name, "test"): retrieval(tmp_path / name, seed=i) for i, name in enumerate(("a", "b"))}
     samples = sample_texts(data, texts=20)
     assert [(len(sample.texts), len(sample.queries)) for sample in samples.values()] == [
@@ -50,7 +45,7 @@ def test_the_sample_is_limited_seeded_and_shared_among_tasks(tmp_path: Path, bag
 
 
 @pytest.mark.parametrize("maximum", [3, 100])
-def test_rows_give_each_text_once(maximum: int, tmp_path: Path) -> None:
+def test_rows_give_each_text_once(maximum, tmp_path):
     rows = [{"query": f"q{i}", "positive": [f"p{i}"], "negative": [f"n{i}"]} for i in range(4)]
     candidates = find_task(write_rows(tmp_path / "rank", rows), kind="reranking")
     sample = sample_texts({("rank", "test"): candidates}, texts=maximum)["rank", "test"]
@@ -61,14 +56,14 @@ def test_rows_give_each_text_once(maximum: int, tmp_path: Path) -> None:
     assert (sample.ids, sample.labels, sample.queries) == (("1", "2"), ("a", "b"), ())
 
 
-def test_empty_documents_are_left_out(tmp_path: Path) -> None:
+def test_empty_documents_are_left_out(tmp_path):
     task = retrieval(tmp_path / "pets", documents=3, queries=2)
     rows = [{"_id": "d0", "text": " "}, {"_id": "d1", "text": "cats purr"}, {"_id": "d2", "text": "dogs"}]
     write_rows(tmp_path / "pets", rows, "corpus.jsonl")
     assert sample_texts({KEY: task})[KEY].ids == ("d1", "d2")
 
 
-def test_figures_are_those_of_numpy_and_scipy(subject, bag_of_words) -> None:
+def test_figures_are_those_of_numpy_and_scipy(subject, bag_of_words):
     figures = subject.vectors["A"]
     sample = sample_texts(subject.data)[KEY]
     vectors = bag_of_words.encode([*sample.texts, *sample.queries]).astype(np.float64)
@@ -83,7 +78,7 @@ def test_figures_are_those_of_numpy_and_scipy(subject, bag_of_words) -> None:
     json.dumps({key: value for key, value in figures.items() if key != "map"}, allow_nan=False)
 
 
-def test_collapsed_vectors_have_no_spectrum(subject, bag_of_words, monkeypatch) -> None:
+def test_collapsed_vectors_have_no_spectrum(subject, bag_of_words, monkeypatch):
     monkeypatch.setattr(type(bag_of_words), "_vectors", lambda self, side, texts, options: np.ones((len(texts), 4)))
     figures = measure_vectors(bag_of_words, subject.data)
     assert figures["spectrum"] is None and "the same" in figures["missing"]["spectrum"]
@@ -92,7 +87,7 @@ def test_collapsed_vectors_have_no_spectrum(subject, bag_of_words, monkeypatch) 
 
 
 @pytest.mark.parametrize("shape", [(30, 6), (2, 5), (5, 1)])
-def test_components_are_those_of_scikit_learn(shape: tuple[int, int]) -> None:
+def test_components_are_those_of_scikit_learn(shape):
     from sklearn.decomposition import PCA
 
     vectors = np.random.default_rng(0).normal(size=shape)
@@ -104,7 +99,7 @@ def test_components_are_those_of_scikit_learn(shape: tuple[int, int]) -> None:
     assert components["variance"] == pytest.approx(pca.explained_variance_ratio_.sum())
 
 
-def test_a_turned_mirrored_and_scaled_map_is_aligned_exactly() -> None:
+def test_a_turned_mirrored_and_scaled_map_is_aligned_exactly():
     points = np.random.default_rng(0).normal(size=(20, 2))
     turn = np.array([[np.cos(1), -np.sin(1)], [np.sin(1), np.cos(1)]]) @ np.diag([1, -1])
     reference = aligned(points, points)
@@ -112,7 +107,7 @@ def test_a_turned_mirrored_and_scaled_map_is_aligned_exactly() -> None:
     assert np.isclose((reference**2).sum(1).mean(), 1)
 
 
-def test_documents_are_coloured_by_the_change_of_rank(subject) -> None:
+def test_documents_are_coloured_by_the_change_of_rank(subject):
     sample = sample_texts(subject.data)[KEY]
     groups = text_groups(subject, KEY, sample)
     changes = dict(zip(sample.ids, groups.changes, strict=True))
@@ -126,7 +121,7 @@ def test_documents_are_coloured_by_the_change_of_rank(subject) -> None:
     assert text_groups(without_ranks, KEY, sample).groups == ()
 
 
-def test_rare_labels_share_a_colour(tmp_path: Path) -> None:
+def test_rare_labels_share_a_colour(tmp_path):
     rows = [{"text": f"text {i} of {j}", "label": f"topic {i}"} for i in range(9) for j in range(10 - i)]
     task = find_task(write_rows(tmp_path / "topics", rows), kind="clustering")
     examples = {"topics": {"score": [0.5] * len(rows)}}
@@ -137,7 +132,7 @@ def test_rare_labels_share_a_colour(tmp_path: Path) -> None:
     assert groups.groups.count("other labels") == 3 + 2
 
 
-def test_sections_name_models_that_were_not_measured(subject) -> None:
+def test_sections_name_models_that_were_not_measured(subject):
     alone = replace(subject, vectors={"A": subject.vectors["A"]})
     section = map_section.section(alone)
     assert section.values["not_measured"] == ["B"]
@@ -150,7 +145,7 @@ def test_sections_name_models_that_were_not_measured(subject) -> None:
 
 
 @pytest.mark.slow
-def test_a_selection_is_shown_in_all_maps_and_listed(show: Callable[..., Shown], tmp_path: Path, bag_of_words) -> None:
+def test_a_selection_is_shown_in_all_maps_and_listed(show, tmp_path, bag_of_words):
     task = retrieval(tmp_path / "pets")
     rows = [{"_id": f"{MARKUP}{i}", "title": "", "text": f"{MARKUP} {i % 7} {i % 3} {i % 2}"} for i in range(30)]
     write_rows(tmp_path / "pets", rows, "corpus.jsonl")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,7 @@ ROWS = [
 
 
 @pytest.fixture
-def subject(tmp_path: Path) -> Subject:
+def subject(tmp_path) -> Subject:
     """A run on four rows, of which two hold a text of the task, and a model whose training is not known."""
     task = find_task(
         write_rows(tmp_path / "T", [{"sentence1": "a cat sleeps", "sentence2": "a dog barks", "score": 1}])
@@ -53,7 +52,7 @@ def subject(tmp_path: Path) -> Subject:
     return Subject(compare_models(models), data={("T", "test"): task}, sources=sources)
 
 
-def test_rows_with_texts_of_a_task_are_counted_once_and_warned_of(subject: Subject, tmp_path: Path) -> None:
+def test_rows_with_texts_of_a_task_are_counted_once_and_warned_of(subject, tmp_path):
     overlaps = find_overlaps(subject)
     (line,) = overlaps["trained"]["found"]
     assert line.startswith("2 of 4 rows of pairs (50.00%) hold a text of T (query 1, positive 1), for example ")
@@ -66,7 +65,7 @@ def test_rows_with_texts_of_a_task_are_counted_once_and_warned_of(subject: Subje
     assert "<bdi>other</bdi> was trained on texts" not in page
 
 
-def test_only_documents_that_answer_a_question_are_warned_of(subject: Subject, tmp_path: Path) -> None:
+def test_only_documents_that_answer_a_question_are_warned_of(subject, tmp_path):
     """Of a corpus of three: the first answers the query, the second is trained on, and later the first too."""
     folder = tmp_path / "S"
     corpus = [
@@ -94,7 +93,7 @@ def test_only_documents_that_answer_a_question_are_warned_of(subject: Subject, t
     )
 
 
-def test_rows_that_cannot_be_read_are_named(subject: Subject, tmp_path: Path) -> None:
+def test_rows_that_cannot_be_read_are_named(subject, tmp_path):
     file = tmp_path / "pairs/train.jsonl"
     file.write_text("not JSON\n")
     (line,) = find_overlaps(subject)["trained"]["not_checked"]
@@ -117,7 +116,7 @@ def test_rows_that_cannot_be_read_are_named(subject: Subject, tmp_path: Path) ->
         ),
     ],
 )
-def test_rows_whose_folder_is_not_known(subject: Subject, tmp_path: Path, path: str, line: str) -> None:
+def test_rows_whose_folder_is_not_known(subject, tmp_path, path, line):
     file = tmp_path / "run/only/recipe.yaml"
     recipe = json.loads(file.read_text())
     recipe["stages"][0]["data"]["path"] = path
@@ -125,7 +124,7 @@ def test_rows_whose_folder_is_not_known(subject: Subject, tmp_path: Path, path: 
     assert find_overlaps(subject)["trained"]["not_checked"] == [line]
 
 
-def test_rows_of_a_split_or_recipe_that_is_gone(subject: Subject, tmp_path: Path) -> None:
+def test_rows_of_a_split_or_recipe_that_is_gone(subject, tmp_path):
     file = tmp_path / "run/only/recipe.yaml"
     recipe = json.loads(file.read_text())
     recipe["stages"][0]["data"]["split"] = "other"

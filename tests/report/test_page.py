@@ -6,14 +6,12 @@ import io
 import json
 import math
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from embrew.report.page import as_json, write_report
-from tests.report.showing import Shown
 from tests.report.subjects import HOSTILE_MODELS, HOSTILE_TASKS, subject
 
 pytest.importorskip("vl_convert", reason="install embrew[report] to test the report")
@@ -42,14 +40,14 @@ CONTRASTS = """() => {
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile(tmp_path_factory) -> Path:
     """A report whose names hold markup."""
     file = tmp_path_factory.mktemp("report") / "hostile.html"
     write_report(subject(HOSTILE_MODELS, HOSTILE_TASKS, seeds=2), file)
     return file
 
 
-def test_report_opens_from_disk(show: Callable[..., Shown], hostile: Path) -> None:
+def test_report_opens_from_disk(show, hostile):
     shown = show(hostile, viewport={"width": 360, "height": 740}, color_scheme="light")
     page = shown.page
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
@@ -80,7 +78,7 @@ def test_report_opens_from_disk(show: Callable[..., Shown], hostile: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_have_contrast_and_structure_is_in_order(show: Callable[..., Shown], hostile: Path, scheme: str) -> None:
+def test_texts_have_contrast_and_structure_is_in_order(show, hostile, scheme):
     shown = show(hostile, color_scheme=scheme)
     page = shown.page
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
@@ -96,7 +94,7 @@ def test_texts_have_contrast_and_structure_is_in_order(show: Callable[..., Shown
 
 
 @pytest.mark.slow
-def test_print_is_light_and_whole(show: Callable[..., Shown], tmp_path: Path) -> None:
+def test_print_is_light_and_whole(show, tmp_path):
     names = [f"model number {i}" for i in range(10)]
     write_report(subject(names, [f"task {i}" for i in range(12)], seeds=3), tmp_path / "ten.html")
     shown = show(tmp_path / "ten.html", color_scheme="dark", viewport={"width": 703, "height": 1000})  # A4 at 96 dpi
@@ -123,7 +121,7 @@ def test_print_is_light_and_whole(show: Callable[..., Shown], tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_tooltips_and_pictures_of_charts(show: Callable[..., Shown], hostile: Path) -> None:
+def test_tooltips_and_pictures_of_charts(show, hostile):
     shown = show(hostile)
     page = shown.page
     page.locator("#differences .role-mark path").first.hover(force=True)
@@ -142,7 +140,7 @@ def test_tooltips_and_pictures_of_charts(show: Callable[..., Shown], hostile: Pa
 
 
 @pytest.mark.slow
-def test_scripts_of_others_do_not_run(show: Callable[..., Shown], hostile: Path, tmp_path: Path) -> None:
+def test_scripts_of_others_do_not_run(show, hostile, tmp_path):
     page = hostile.read_text(encoding="utf-8")
     planted = tmp_path / "planted.html"
     planted.write_text(
@@ -153,7 +151,7 @@ def test_scripts_of_others_do_not_run(show: Callable[..., Shown], hostile: Path,
     assert len([problem for problem in shown.problems if "Content Security Policy" in problem]) == 2
 
 
-def test_json_cannot_end_its_script_element() -> None:
+def test_json_cannot_end_its_script_element():
     value = {
         "</script>": ["<!--", "&amp;", "\u2028\u2029"],
         "numbers": [1.5, math.nan, math.inf],

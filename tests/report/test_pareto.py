@@ -16,7 +16,7 @@ def plot(*points: tuple[str, float, float | None], **options: Any) -> dict[str, 
     return pareto_plot(mark_fronts(marks), "milliseconds", title="score", axis="ms per text", **options)
 
 
-def test_places_are_logarithmic_and_the_front_rises() -> None:
+def test_places_are_logarithmic_and_the_front_rises():
     drawn = plot(("slow", 0.6, 100.0), ("quick", 0.4, 10.0), ("worse", 0.3, 100.0), ("not timed", 0.9, None))
     assert drawn is not None
     positions = {mark["model"]: (mark["x"], mark["y"]) for mark in drawn["marks"]}
@@ -31,7 +31,7 @@ def test_places_are_logarithmic_and_the_front_rises() -> None:
     assert plot(("not timed", 0.9, None)) is None
 
 
-def test_names_stay_inside_and_cover_no_other() -> None:
+def test_names_stay_inside_and_cover_no_other():
     rng = np.random.default_rng(1)
     for count in (1, 2, 6, 10):
         points = [(f"model number {i}", float(rng.random()), float(10 ** rng.uniform(0, 3))) for i in range(count)]
@@ -50,7 +50,7 @@ def test_names_stay_inside_and_cover_no_other() -> None:
             assert not any(abs(y - b) < LINE - 0.1 and left < c and a < right for a, b, c in others)
 
 
-def test_several_points_of_a_model_have_one_name() -> None:
+def test_several_points_of_a_model_have_one_name():
     drawn = plot(("nested", 0.5, 10.0), ("nested", 0.6, 20.0), ("other", 0.2, 5.0))
     assert drawn is not None
     named = {(mark["model"], mark["milliseconds"]) for mark in drawn["marks"] if mark["label"]}

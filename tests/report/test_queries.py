@@ -32,7 +32,7 @@ LONG = "long 🦊 <b>text</b> " * 6000  # more than 100 kB
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Shown:
+def report(tmp_path_factory, browser) -> Shown:
     """A report on queries, pairs and classes whose texts, ids and labels are hostile; opened without a network."""
     folder = tmp_path_factory.mktemp("data")
     ids = [f"{text.replace(chr(0), '').replace(chr(10), ' ').replace(' ', '_')}-{i}" for i, text in enumerate(HOSTILE)]
@@ -74,7 +74,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Shown:
 
 
 @pytest.fixture
-def page(report: Shown) -> Any:
+def page(report) -> Any:
     report.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     return report.page
 
@@ -84,7 +84,7 @@ def entries(page: Any, number: int) -> Any:
     return page.locator("#queries details.list").nth(number).locator("details.change, tbody tr")
 
 
-def test_queries_are_listed(page: Any) -> None:
+def test_queries_are_listed(page):
     shown = entries(page, 0).locator(".query").evaluate_all("all => all.map((one) => one.textContent)")
     lost, won = SHOWN[1::2], SHOWN[::2]
     assert shown == [*won, *lost]
@@ -93,7 +93,7 @@ def test_queries_are_listed(page: Any) -> None:
     assert [entries(page, number).count() for number in range(6)] == [10, 0, 10, 0, 4, 0]
 
 
-def test_the_nearest_documents_of_both_models_stand_side_by_side(page: Any) -> None:
+def test_the_nearest_documents_of_both_models_stand_side_by_side(page):
     sides = entries(page, 0).nth(0).locator(".sides > div")
     assert sides.locator("h3").all_inner_texts() == ["<b>base</b>: rank 3", f"<img src=x onerror={RUN}>: rank 1"]
     assert [sides.nth(k).locator("li").count() for k in (0, 1)] == [DOCUMENTS, DOCUMENTS]
@@ -106,7 +106,7 @@ def test_the_nearest_documents_of_both_models_stand_side_by_side(page: Any) -> N
     assert entries(page, 0).nth(5).locator("h3").last.inner_text() == f"<img src=x onerror={RUN}>: not in the first 100"
 
 
-def test_pairs_and_classes_are_tables(page: Any) -> None:
+def test_pairs_and_classes_are_tables(page):
     first = entries(page, 2).nth(0).locator("td")
     assert first.nth(0).inner_text() == "▼ lost"
     assert first.nth(1).locator("p").first.evaluate("one => one.textContent") == HOSTILE[0]
@@ -117,7 +117,7 @@ def test_pairs_and_classes_are_tables(page: Any) -> None:
     assert texts[:6] == ["▲ won", HOSTILE[1], HOSTILE[3], "1", "0", "1"]
 
 
-def test_texts_stay_texts(report: Shown, page: Any) -> None:
+def test_texts_stay_texts(report, page):
     assert page.locator("#queries :is(img, script, b)").count() == 0
     names = entries(page, 0).locator(".asked bdi").evaluate_all("all => all.map((one) => one.textContent)")
     assert len(names) == 10 and all(name.startswith("q") for name in names)

@@ -7,7 +7,6 @@ import html
 import json
 import statistics
 import time
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ def result(task: str, main: float, kind: str = "sts") -> Result:
     return Result(task, "test", kind, main, {}, 1.0, {"pairs": 3}, {})
 
 
-def test_means_and_differences_by_hand() -> None:
+def test_means_and_differences_by_hand():
     base = [[result("a", 0.2), result("b", 0.4), result("c", 0.9, "clustering")]]
     seeds = [[result("a", x), result("b", 0.1), result("c", 0.8, "clustering")] for x in (0.3, 0.5)]
     compared = compare_models([Model("base", base), Model("other", seeds)])
@@ -38,14 +37,14 @@ def test_means_and_differences_by_hand() -> None:
     assert means["sts"] == pytest.approx([0.3, 0.25]) and "clustering" not in means
 
 
-def test_tasks_with_a_significant_loss_are_first() -> None:
+def test_tasks_with_a_significant_loss_are_first():
     reported = subject(["base", "better", "best"], ["T1", "T2", "T3", "lost"], queries=200)
     _, (lost,), others = section(reported).values["groups"].values()
     assert lost["name"] == "lost" and [cell["outcome"] for cell in lost["cells"]] == [None, "worse", "worse"]
     assert len(others) == 3 and [cell["outcome"] for cell in others[0]["cells"]] == [None, "better", "better"]
 
 
-def test_page_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
+def test_page_json_and_csv_hold_the_same_numbers(tmp_path):
     reported = subject(["base", "other"], ["T1", "T2", "T3"], seeds=2)
     write_report(reported, tmp_path / "r.html")
     page = html.unescape((tmp_path / "r.html").read_text())
@@ -72,7 +71,7 @@ def test_page_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
     assert f"{100 * mean:.2f}" in document["verdict"][0]
 
 
-def test_settings_are_texts_and_not_repeated() -> None:
+def test_settings_are_texts_and_not_repeated():
     texts = settings_as_text(
         {
             "dtype": ("float32", "bfloat16"),
@@ -90,7 +89,7 @@ def test_settings_are_texts_and_not_repeated() -> None:
     }
 
 
-def test_models_have_colours_of_their_own() -> None:
+def test_models_have_colours_of_their_own():
     names = ["ESE", "ESE small", "LLM2Comp 1", "LLM2Comp 2", *(f"model {i}" for i in range(8))]
     chosen = model_colours(names)
     assert chosen[0] == METHODS["ese"] and chosen[2] == METHODS["llm2comp"]
@@ -98,7 +97,7 @@ def test_models_have_colours_of_their_own() -> None:
 
 
 @pytest.mark.slow
-def test_large_reports_stay_small(tmp_path: Path) -> None:
+def test_large_reports_stay_small(tmp_path):
     names, tasks = [f"model {i}" for i in range(10)], [f"task {i}" for i in range(60)]
     reported = subject(names, tasks, queries=1000, documents=100_000)
     start = time.process_time()

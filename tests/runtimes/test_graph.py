@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,7 +57,7 @@ def sentences(encoder: Encoder) -> Callable[[list[str]], Tensor]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_form_is_what_encode_gives(case: str, make_encoder: Callable[..., Encoder]) -> None:
+def test_every_form_is_what_encode_gives(case, make_encoder):
     encoder = make_encoder(lora={}, max_length=40, **CASES[case])
     assert graph_refusal(encoder) is None
     graph = sentences(encoder)
@@ -72,19 +71,19 @@ def test_every_form_is_what_encode_gives(case: str, make_encoder: Callable[..., 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
 @pytest.mark.parametrize("family", by_default((*DIFFERENT, "mistral"), FAMILIES))
 def test_every_family_beyond_its_window(
-    family: str, attention: str, make_encoder: Callable[..., Encoder]
-) -> None:  # Mistral's and Gemma's windows have 8 tokens, the long text 40
+    family, attention, make_encoder
+):  # Mistral's and Gemma's windows have 8 tokens, the long text 40
     encoder = make_encoder(family, lora={}, attention=attention, max_length=40)
     assert (sentences(encoder)(TEXTS) - torch.from_numpy(encoder.encode(TEXTS))).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("family", ENCODER_FAMILIES)
-def test_bert_type_encoders(family: str, encoder_folder: Callable[[str], Path]) -> None:
+def test_bert_type_encoders(family, encoder_folder):
     encoder = Encoder.from_pretrained(encoder_folder(family), max_length=40, dtype="float32")
     assert (sentences(encoder)(TEXTS) - torch.from_numpy(encoder.encode(TEXTS))).abs().max() < 1e-6
 
 
-def test_dimensions_are_truncated_before_vectors_are_normalised(make_encoder: Callable[..., Encoder]) -> None:
+def test_dimensions_are_truncated_before_vectors_are_normalised(make_encoder):
     encoder = make_encoder()
     encoder.truncate_dim = 8
     vectors = sentences(encoder)(TEXTS)
@@ -93,9 +92,7 @@ def test_dimensions_are_truncated_before_vectors_are_normalised(make_encoder: Ca
 
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-def test_a_row_of_padding_alone_is_zero_and_changes_no_other(
-    attention: str, make_encoder: Callable[..., Encoder]
-) -> None:
+def test_a_row_of_padding_alone_is_zero_and_changes_no_other(attention, make_encoder):
     graph = SentenceGraph(encoder := make_encoder(attention=attention), *parts(encoder))
     tokens = Tokens.pad(encoder.template.rows(TEXTS[:2]))
     ids = torch.cat([tokens.input_ids, tokens.input_ids[:1]])
@@ -105,7 +102,7 @@ def test_a_row_of_padding_alone_is_zero_and_changes_no_other(
 
 
 @pytest.mark.parametrize("case", ["memory", "mean-of-text", "last", "first", "weighted-mean"])
-def test_padding_on_the_left_changes_nothing(case: str, make_encoder: Callable[..., Encoder]) -> None:
+def test_padding_on_the_left_changes_nothing(case, make_encoder):
     encoder = make_encoder(lora={}, max_length=40, **CASES[case])
     graph = SentenceGraph(encoder, *parts(encoder))
     rows = encoder.template.rows([text for text in TEXTS if text], max_length=40)
@@ -116,7 +113,7 @@ def test_padding_on_the_left_changes_nothing(case: str, make_encoder: Callable[.
     assert (graph(ids, mask) - wanted).abs().max() < 1e-6
 
 
-def test_labelled_tokens_need_no_fixed_form(make_encoder: Callable[..., Encoder]) -> None:
+def test_labelled_tokens_need_no_fixed_form(make_encoder):
     """Fewer memory tokens for short texts, and a text that is repeated: forms that ids alone do not show."""
     for settings in (
         {"template": "{text}{memory}", "memory_ratio": 8},
@@ -129,12 +126,12 @@ def test_labelled_tokens_need_no_fixed_form(make_encoder: Callable[..., Encoder]
         assert (vectors - torch.from_numpy(encoder.encode(TEXTS))).abs().max() < 1e-5
 
 
-def test_pooling_over_the_repeated_text_is_refused(make_encoder: Callable[..., Encoder]) -> None:
+def test_pooling_over_the_repeated_text_is_refused(make_encoder):
     encoder = make_encoder(memory_tokens=0, template="{text} again: {echo}", pooling=Pooling("mean", "echo"))
     assert "it pools over the repeated text" in str(graph_refusal(encoder))
 
 
-def test_the_encoder_and_the_parts_of_an_export_are_not_changed(make_encoder: Callable[..., Encoder]) -> None:
+def test_the_encoder_and_the_parts_of_an_export_are_not_changed(make_encoder):
     encoder = make_encoder(pooling=Pooling("mean", latents=4, heads=2), memory_tokens=0)
     encoder.backbone.model.to(torch.bfloat16)
     made = make_portable(*fixed_form(encoder))

@@ -1,7 +1,5 @@
 """`.ci/run` finds real data and real tokenizers beside the checkout; what the environment names comes first."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -23,9 +21,7 @@ NAMES = {"EMBREW_DATA": "data", "EMBREW_TOKENIZERS": "tokenizers"}
         (["data"], {"EMBREW_DATA": "elsewhere"}, {"EMBREW_DATA": "elsewhere"}),
     ],
 )
-def test_data_beside_the_checkout_is_used(
-    beside: list[str], given: dict[str, str], seen: dict[str, str], tmp_path: Path
-) -> None:
+def test_data_beside_the_checkout_is_used(beside, given, seen, tmp_path):
     checkout, tools = tmp_path / "checkout" / ".ci", tmp_path / "tools"
     checkout.mkdir(parents=True)
     tools.mkdir()

@@ -33,7 +33,7 @@ def write(path: Path, rows: list[dict]) -> None:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path) -> Path:
     """The folders the script reads, with a few hundred documents."""
     folder = tmp_path / "data"
     tested = "This very sentence is in a test set."
@@ -135,32 +135,6 @@ def test_the_rate_rises_stays_and_falls():
     assert rates[99] == pytest.approx(1 / 40)
     longer = [pretrain_nano.rate_at(step, 200, warmup=10, decay=0.4) for step in range(60)]
     assert longer == rates[:60]  # more steps change nothing before the fall
-
-
-@pytest.mark.slow
-def test_texts_of_ones_own(tmp_path, monkeypatch):
-    """A corpus, a tokenizer and a shape are given, and no data folder is read."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    rows = [{"text": prose(i, 3)} for i in range(120)]
-    write(tmp_path / "train.jsonl.gz", rows[:100])
-    write(tmp_path / "valid.jsonl.gz", rows[100:])
-    tokenizer = pretrain_nano.train_tokenizer([row["text"] for row in rows], vocabulary=300, context=64)
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
-    given = ["--text", str(tmp_path / "train.jsonl.gz"), "--valid", str(tmp_path / "valid.jsonl.gz")]
-    given += ["--tokenizer", str(tmp_path / "tokenizer"), "--out", str(tmp_path / "out")]
-    given += ["--hidden", "64", "--layers", "1", "--head-dim", "16", "--context", "64", "--batch-tokens", "128"]
-    given += ["--precision", "fp32", "--no-compile", "--device", "cpu", "--optimizer", "adamw", "--warmup", "1"]
-    monkeypatch.setattr(sys, "argv", ["x", *given, "--tokens", "2560"])
-    pretrain_nano.main()
-    log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
-    losses = [line["valid_loss"] for line in log if "valid_loss" in line]
-    assert losses[-1] < losses[0]
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "model")
-    config = model.config
-    assert (config.max_position_embeddings, config.num_attention_heads, config.head_dim) == (64, 4, 16)
-    assert model.dtype == torch.bfloat16
-    assert AutoTokenizer.from_pretrained(tmp_path / "out" / "model").get_vocab() == tokenizer.get_vocab()
 
 
 def test_rows_without_text_are_refused(tmp_path):

@@ -36,7 +36,7 @@ def rows_of(script: ModuleType) -> dict[str, list[str]]:
     return {name: row[1:] for row in cells if not row[0].startswith("-") for name in row[0].split("; ")}
 
 
-def test_the_page_has_every_row_and_column(script: ModuleType) -> None:
+def test_the_page_has_every_row_and_column(script):
     rows = rows_of(script)
     assert [name.split(" ")[0] for name in rows.pop("encoder")] == list(RUNTIMES)
     assert set(rows) == {form.name for form in (*script.FORMS, *script.OTHER_FAMILIES)}
@@ -46,7 +46,7 @@ def test_the_page_has_every_row_and_column(script: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_every_row_is_as_the_checks_say(script: ModuleType, tmp_path: Path) -> None:
+def test_every_row_is_as_the_checks_say(script, tmp_path):
     real_tokenizer_folder("mistral")
     rows = rows_of(script)
     for form in (*script.FORMS, *script.OTHER_FAMILIES):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -17,7 +16,6 @@ from embrew.cli import app
 from embrew.corpus.job import Ranges
 from embrew.encoder import Encoder
 from embrew.serving import server
-from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 from embrew.text_encoder import tokenizer_sha256
 from tests.serving.running import serving
@@ -40,13 +38,7 @@ def settings_of(*arguments: object, env: dict[str, str] | None = None) -> Settin
     return found
 
 
-def opened(settings: Settings) -> Service:
-    service = Service(settings)
-    service.load()
-    return service
-
-
-def test_options_become_settings() -> None:
+def test_options_become_settings():
     plain = settings_of(env={KEY: ""})
     assert plain == Settings("nano")
     given = ("--no-auto-truncate", "--timeout", "3", "--payload-limit", "9")
@@ -55,7 +47,7 @@ def test_options_become_settings() -> None:
     assert found.dtype == "bfloat16"
 
 
-def test_keys_come_from_a_file_or_the_environment(tmp_path: Path) -> None:
+def test_keys_come_from_a_file_or_the_environment(tmp_path):
     file = tmp_path / "keys"
     file.write_bytes("\ufeffone\r\n\r\n two \n".encode())
     with mock.patch.dict(os.environ, {KEY: " three\n"}):
@@ -76,7 +68,7 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path: Path) -> None:
         (b"one two", "use ASCII without spaces"),
     ],
 )
-def test_a_key_file_that_holds_no_usable_key_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
+def test_a_key_file_that_holds_no_usable_key_is_refused(content, said, tmp_path):
     file = tmp_path / ("no-such" if content is None else "keys")
     if content is not None:
         file.write_bytes(content)
@@ -85,7 +77,7 @@ def test_a_key_file_that_holds_no_usable_key_is_refused(content: bytes | None, s
     assert "secret" not in done.output and "rter" not in done.output and "it serves" not in done.output
 
 
-def test_an_address_that_cannot_be_used_is_refused() -> None:
+def test_an_address_that_cannot_be_used_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = serve("--port", port, env={KEY: ""})
@@ -95,7 +87,7 @@ def test_an_address_that_cannot_be_used_is_refused() -> None:
     assert done.exit_code == 1 and "cannot listen at 203.0.113.7" in done.output
 
 
-def test_codes_are_of_vectors_like_those_of_the_ranges() -> None:
+def test_codes_are_of_vectors_like_those_of_the_ranges():
     """Vectors of another depth or length would be clipped to the ranges, and their codes would say nothing."""
     encoder = Encoder.from_pretrained("nano")
     vectors = np.asarray(encoder.encode(["a", "b c"], num_layers=2))

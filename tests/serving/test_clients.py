@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,12 @@ slow = pytest.mark.slow
 
 
 @pytest.fixture
-def encoder(make_encoder: Callable[..., Encoder]) -> Encoder:
+def encoder(make_encoder) -> Encoder:
     return made(make_encoder, "last")
 
 
 @pytest.fixture
-def address(encoder: Encoder) -> Iterator[str]:
+def address(encoder) -> Iterator[str]:
     with serving_copy(encoder) as found:
         yield found
 
@@ -35,7 +35,7 @@ def array(answer: Any) -> np.ndarray:
     return np.array([item.embedding for item in answer.data], dtype=np.float32)
 
 
-def test_openai(address: str, encoder: Encoder) -> None:
+def test_openai(address, encoder):
     client = client_of(address)
     (model,) = client.models.list().data
     create = client.embeddings.create
@@ -54,7 +54,7 @@ def test_openai(address: str, encoder: Encoder) -> None:
     check_same(array(create(model="tiny", input=many[:3], extra_body=asked)), wanted(encoder, many[:3], asked), asked)
 
 
-def test_openai_counts_the_tokens_that_the_model_reads(address: str) -> None:
+def test_openai_counts_the_tokens_that_the_model_reads(address):
     """The template is BOS, prompt, text, EOS; limits are 100 tokens of queries and 112 of documents."""
     create = client_of(address).embeddings.create
 
@@ -73,7 +73,7 @@ def test_openai_counts_the_tokens_that_the_model_reads(address: str) -> None:
 
 
 @slow
-def test_huggingface_hub(address: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huggingface_hub(address, encoder, monkeypatch):
     """Not where `HF_HUB_OFFLINE` is set: it refuses all addresses then, also those of this machine."""
     from huggingface_hub import InferenceClient, constants
 

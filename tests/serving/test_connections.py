@@ -1,7 +1,5 @@
 """Connections: headers that do not end, more connections than allowed, HEAD, and names in the header `Host`."""
 
-from __future__ import annotations
-
 import errno
 import select
 import socket
@@ -27,7 +25,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 """
 
 
-def test_headers_that_do_not_end() -> None:
+def test_headers_that_do_not_end():
     """Nothing, a part, a part after an answer, and a byte from time to time: closed when the time is over."""
     with running(of_words(Words()), seconds=0.5) as address:
         begun = time.monotonic()
@@ -40,7 +38,7 @@ def test_headers_that_do_not_end() -> None:
         assert 0.4 < time.monotonic() - begun < 10
 
 
-def test_more_connections_than_allowed() -> None:
+def test_more_connections_than_allowed():
     """The one that has waited longest for a request is closed; those on which requests are answered are kept."""
     engine = Words()
     service = of_words(engine)
@@ -65,7 +63,7 @@ def test_more_connections_than_allowed() -> None:
         assert httpx.get(f"{address}/health", timeout=5).status_code == 200
 
 
-def test_more_connections_than_files() -> None:
+def test_more_connections_than_files():
     """300 idle connections where 128 files may be open: all but 32 are closed at once, and one line says so."""
     with served("nano", first=FEW_FILES) as process, ExitStack() as sockets:
         address = process.ready()
@@ -78,7 +76,7 @@ def test_more_connections_than_files() -> None:
         assert len(lines) == 1 and "32 connections are open, as many as the limit on open files" in lines[0]
 
 
-def test_no_file_for_a_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_file_for_a_connection(caplog):
     """At most one line, however often connections are tried again; they are accepted once there are files."""
     with running(of_words(Words())) as address:
         with mock.patch.object(socket.socket, "accept", side_effect=OSError(errno.EMFILE, "Too many open files")) as no:
@@ -89,7 +87,7 @@ def test_no_file_for_a_connection(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("method", [b"POST /embed", b"GET /health"])
-def test_a_body_of_two_lengths(method: bytes) -> None:
+def test_a_body_of_two_lengths(method):
     """A proxy that reads the other one may take what follows for a request of its next client (request smuggling)."""
     hidden = b"0\r\n\r\n" + HEALTH + b"\r\n"
     lengths = [b"content-length: %d\r\n" % len(hidden), b"transfer-encoding: chunked\r\n"]
@@ -101,7 +99,7 @@ def test_a_body_of_two_lengths(method: bytes) -> None:
             assert b"both Content-Length and Transfer-Encoding; send one of them" in answer
 
 
-def test_requests_start_no_threads() -> None:
+def test_requests_start_no_threads():
     """One thread tokenises and one computes, however many requests are answered; a thread for each keeps its memory."""
     with running(of_words(Words())) as address, ExitStack() as sockets:
         before = set(threading.enumerate())
@@ -111,7 +109,7 @@ def test_requests_start_no_threads() -> None:
         assert len(set(threading.enumerate()) - before) <= 2
 
 
-def test_head() -> None:
+def test_head():
     """The headers of GET without its body, on every path that GET has; the connection can be used again."""
     with running(of_words(Words())) as address, httpx.Client(base_url=address) as client:
         for path in ("/", "/health", "/info", "/v1/models", "/openapi.json", "/metrics"):
@@ -123,7 +121,7 @@ def test_head() -> None:
         assert client.head("/nope").status_code == 404
 
 
-def test_names_of_the_server() -> None:
+def test_names_of_the_server():
     """On loopback without a key: a page of another site that reaches the server by its own name gets nothing."""
     hosts = {*server.LOOPBACK, "my-name"}
     with running(of_words(Words()), hosts=hosts) as address, httpx.Client(base_url=address) as client:
@@ -153,9 +151,7 @@ def test_names_of_the_server() -> None:
         ("0.0.0.0", "", set()),
     ],
 )
-def test_names_and_the_warning_follow_from_the_address(
-    host: str, key: str, names: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_names_and_the_warning_follow_from_the_address(host, key, names, monkeypatch, caplog):
     """Names are checked where only this machine reaches the server; others need a key, or a warning is shown."""
     caplog.set_level("INFO", logger="embrew")
     monkeypatch.setenv("EMBREW_API_KEY", key)

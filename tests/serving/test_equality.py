@@ -6,7 +6,7 @@ import asyncio
 import base64
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ def one_of_each(encoder: Any, depths: Sequence[dict[str, Any]] = DEPTHS) -> list
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind == "last" else slow) for kind in KINDS])
-def test_every_kind_alone_and_with_64_clients(make_encoder: Callable[..., Encoder], kind: str) -> None:
+def test_every_kind_alone_and_with_64_clients(make_encoder, kind):
     encoder = made(make_encoder, kind)
     ranges = Ranges.fit(np.asarray(encoder.encode(TEXTS)))
     with serving_copy(encoder, ranges=ranges) as address:
@@ -123,7 +123,7 @@ def test_every_kind_alone_and_with_64_clients(make_encoder: Callable[..., Encode
 
 @slow
 @pytest.mark.parametrize("settings", [{}, SMALL, {"prefix_bytes": 0}])
-def test_every_combination(make_encoder: Callable[..., Encoder], settings: dict[str, Any]) -> None:
+def test_every_combination(make_encoder, settings):
     """Also in small batches, and where prefixes do not fit into memory: what was computed before changes nothing."""
     encoder = made(make_encoder, "last")
     ranges = Ranges.fit(np.asarray(encoder.encode(TEXTS)))
@@ -132,7 +132,7 @@ def test_every_combination(make_encoder: Callable[..., Encoder], settings: dict[
         check_all(address, encoder, every if not settings else one_of_each(encoder), ranges)
 
 
-def test_a_default_prompt_of_the_server(make_encoder: Callable[..., Encoder]) -> None:
+def test_a_default_prompt_of_the_server(make_encoder):
     encoder = made(make_encoder, "last")
     for name in ("query", "sea"):
         with serving_copy(encoder, default_prompt_name=name) as address, httpx.Client(base_url=address) as client:
@@ -142,7 +142,7 @@ def test_a_default_prompt_of_the_server(make_encoder: Callable[..., Encoder]) ->
                 check_same(given, wanted(encoder, TEXTS, asked or {"prompt_name": name}), asked)
 
 
-def test_token_ids_are_the_text(make_encoder: Callable[..., Encoder]) -> None:
+def test_token_ids_are_the_text(make_encoder):
     """The template, the prompt and the end surround token ids as they surround the text that has them."""
     encoder = made(make_encoder, "last")
     ids = encoder.tokenizer(TEXTS[0], add_special_tokens=False).input_ids
@@ -154,7 +154,7 @@ def test_token_ids_are_the_text(make_encoder: Callable[..., Encoder]) -> None:
                 check_same(given, np.repeat(right, len(given), 0), asked)
 
 
-def test_other_routes_give_the_same_vectors(make_encoder: Callable[..., Encoder]) -> None:
+def test_other_routes_give_the_same_vectors(make_encoder):
     """`/embed` and `/similarity`: cosines are those of the encoder's vectors; `/embed_all`: the final states."""
     encoder = made(make_encoder, "last")
     with serving_copy(encoder) as address, httpx.Client(base_url=address) as client:
@@ -176,7 +176,7 @@ def test_other_routes_give_the_same_vectors(make_encoder: Callable[..., Encoder]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory) -> Path:
     """A folder of an encoder on nano with two limits."""
     encoder = Encoder.from_pretrained("nano", pooling="last", max_length=LIMITS, prompts=PROMPTS)
     encoder.backbone.add_lora({"r": 4, "lora_alpha": 8})
@@ -184,7 +184,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @slow
-def test_a_folder_in_a_fresh_process(trained: Path) -> None:
+def test_a_folder_in_a_fresh_process(trained):
     """`embrew serve FOLDER`, twice: as saved, and converted for OpenVINO in memory."""
     encoder = Encoder.from_pretrained(trained)
     for backend in ("torch", "openvino"):
@@ -202,7 +202,7 @@ def test_a_folder_in_a_fresh_process(trained: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(tmp_path_factory) -> Path:
     """Exports for Sentence-Transformers and OpenVINO, of an encoder with one limit, as both need it."""
     place = tmp_path_factory.mktemp("exported")
     encoder = Encoder.from_pretrained(
@@ -220,7 +220,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @slow
-def test_an_export_for_sentence_transformers(exported: Path) -> None:
+def test_an_export_for_sentence_transformers(exported):
     strings = [text for text in TEXTS if isinstance(text, str)]
     model = SentenceTransformer(str(exported / "stock"))
     with serving(exported / "stock") as address, httpx.Client(base_url=address, timeout=120) as client:

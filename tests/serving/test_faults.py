@@ -74,7 +74,7 @@ def clients() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_one_bad_text_fails_its_own_request_only(engine: Words, clients: ThreadPoolExecutor) -> None:
+def test_one_bad_text_fails_its_own_request_only(engine, clients):
     service = of_words(engine)
     with running(service) as address:
         engine.gate.clear()
@@ -91,7 +91,7 @@ def test_one_bad_text_fails_its_own_request_only(engine: Words, clients: ThreadP
     assert_empty(service)
 
 
-def test_texts_of_a_client_that_went_away_are_not_computed(engine: Words, clients: ThreadPoolExecutor) -> None:
+def test_texts_of_a_client_that_went_away_are_not_computed(engine, clients):
     service = of_words(engine, batch_tokens=10)
     with running(service) as address:
         engine.gate.clear()
@@ -113,7 +113,7 @@ def test_texts_of_a_client_that_went_away_are_not_computed(engine: Words, client
     assert_empty(service)
 
 
-def test_a_refusal_arrives_although_the_body_was_not_read(engine: Words) -> None:
+def test_a_refusal_arrives_although_the_body_was_not_read(engine):
     """A server that closes with unread data resets the connection, and the client never sees why."""
     with running(of_words(engine, payload_limit=100)) as address:
         for _ in range(5):
@@ -121,7 +121,7 @@ def test_a_refusal_arrives_although_the_body_was_not_read(engine: Words) -> None
             assert rest(connection).startswith(b"HTTP/1.1 413")
 
 
-def test_a_slow_body_is_given_up(engine: Words) -> None:
+def test_a_slow_body_is_given_up(engine):
     service = of_words(engine, body_timeout=0.2)
     with running(service) as address:
         connection = raw(address, post(b'{"inputs": "a"}', content_length=50))
@@ -135,7 +135,7 @@ def test_a_slow_body_is_given_up(engine: Words) -> None:
     assert engine.texts == ["b"]
 
 
-def test_time_out(engine: Words) -> None:
+def test_time_out(engine):
     service = of_words(engine, batch_tokens=5, timeout=0.3)
     with running(service) as address:
         engine.gate.clear()
@@ -162,7 +162,7 @@ class Broken(Words):
         return super().compute(key, rows)
 
 
-def test_an_engine_that_computes_nothing_any_more(clients: ThreadPoolExecutor) -> None:
+def test_an_engine_that_computes_nothing_any_more(clients):
     engine = Broken()
     service = of_words(engine)
     with running(service) as address:
@@ -181,7 +181,7 @@ def test_an_engine_that_computes_nothing_any_more(clients: ThreadPoolExecutor) -
     assert_empty(service)
 
 
-def test_draining_finishes_what_runs_and_refuses_the_rest(engine: Words, clients: ThreadPoolExecutor) -> None:
+def test_draining_finishes_what_runs_and_refuses_the_rest(engine, clients):
     service = of_words(engine, batch_tokens=10)
     with running(service) as address:
         engine.gate.clear()
@@ -199,7 +199,7 @@ def test_draining_finishes_what_runs_and_refuses_the_rest(engine: Words, clients
     assert "late" not in engine.texts
 
 
-def test_what_is_not_finished_in_time_is_answered(engine: Words, clients: ThreadPoolExecutor) -> None:
+def test_what_is_not_finished_in_time_is_answered(engine, clients):
     service = of_words(engine, batch_tokens=10, drain=0.2)
     with running(service) as address:
         engine.gate.clear()
@@ -212,7 +212,7 @@ def test_what_is_not_finished_in_time_is_answered(engine: Words, clients: Thread
     assert len(engine.passes) == 1
 
 
-def test_a_request_that_the_server_cancels_is_answered(engine: Words) -> None:
+def test_a_request_that_the_server_cancels_is_answered(engine):
     """uvicorn cancels what still runs when it ends; the answer would be its own 500."""
     service = of_words(engine)
     engine.gate.clear()

@@ -56,7 +56,7 @@ def refused(answer: httpx.Response, status: int, code: str, words: str) -> None:
         assert error["type"] == "rate_limit_error" and int(answer.headers["retry-after"]) >= 1
 
 
-def test_tokens_that_wait() -> None:
+def test_tokens_that_wait():
     """A request of any size is accepted where none waits; then only what fits beside it."""
     with waiting(["one two three"], ["four five six"], max_queued_tokens=10) as (client, _):  # 4 tokens each
         answer = client.post(EMBED, json={"inputs": "seven eight"})
@@ -67,7 +67,7 @@ def test_tokens_that_wait() -> None:
         refused(unread, 429, "queue_full", "31 tokens wait")  # before the body, which is no JSON, is read
 
 
-def test_characters_of_a_text() -> None:
+def test_characters_of_a_text():
     """A text is tokenised as a whole, however few tokens are kept: one that would take seconds is refused."""
     service = of_words(Words(), max_text_characters=30)
     with (
@@ -94,25 +94,25 @@ def test_characters_of_a_text() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "characters"), [(512, 100_000), (32_768, 262_144), (None, 100_000)])
-def test_characters_by_default(tokens: int | None, characters: int) -> None:
+def test_characters_by_default(tokens, characters):
     service = of_words(Words())
     with mock.patch.dict(service.ready()["max_length"], other=tokens):
         assert service.characters == characters
     service.close()
 
 
-def test_requests_at_one_time() -> None:
+def test_requests_at_one_time():
     with waiting(["a"], ["b"], max_concurrent_requests=2) as (client, _):
         refused(client.post(EMBED, json={"inputs": "c"}), 429, "too_many_requests", "2 requests are being answered")
         assert client.get("/health").status_code == client.get("/metrics").status_code == 200, "probes are answered"
 
 
-def test_bytes_of_all_bodies() -> None:
+def test_bytes_of_all_bodies():
     with waiting(["a" * 200], bodies_bytes=300) as (client, _):
         refused(client.post(EMBED, json={"inputs": "b" * 200}), 429, "too_many_bytes", "fill the memory for them")
 
 
-def test_size_of_a_body_and_number_of_texts() -> None:
+def test_size_of_a_body_and_number_of_texts():
     with (
         running(of_words(Words(), payload_limit=400, max_client_batch_size=3)) as address,
         httpx.Client(base_url=address) as client,
@@ -138,7 +138,7 @@ GIVEN = (None, "", "Bearer", f"Bearer {SECRET}x", f"Basic {SECRET}", SECRET, "Be
 GET = ("/info", "/metrics", "/v1/models", "/openapi.json", "/nope", "/health/")
 
 
-def test_api_keys(caplog: pytest.LogCaptureFixture) -> None:
+def test_api_keys(caplog):
     """Without one of them: the page, `/health`, and nothing else. They are in no answer, log line or `repr`."""
     service = of_words(Words(), keys=(SECRET, OTHER))
     assert SECRET not in repr(service.settings)
@@ -171,7 +171,7 @@ def test_api_keys(caplog: pytest.LogCaptureFixture) -> None:
         assert SECRET not in text and OTHER not in text
 
 
-def test_other_spellings_of_open_paths_need_a_key() -> None:
+def test_other_spellings_of_open_paths_need_a_key():
     asked: Any = {}
 
     async def ask() -> None:
@@ -198,7 +198,7 @@ def test_other_spellings_of_open_paths_need_a_key() -> None:
     assert set(asked.values()) == {b"401"}, asked
 
 
-def test_states_of_several_texts_are_limited_to_those_of_a_batch() -> None:
+def test_states_of_several_texts_are_limited_to_those_of_a_batch():
     """Their answer is larger than vectors by the number of tokens; one text is always answered."""
     with running(of_words(Words(), batch_tokens=6)) as address:
         for inputs, status in ((["a", "b c"], 200), (["a b", "c d e"], 413), (["a b c d e f g"], 200)):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from embrew.encoder import Encoder
 from tests.serving.encoders import made, serving_copy
 from tests.serving.running import Words, of_words, running
 
@@ -35,7 +33,7 @@ def value(found: Samples, name: str, **labels: str) -> float:
     return found.get((f"embrew_{name}", tuple(sorted(labels.items()))), 0.0)
 
 
-def test_requests_texts_and_times_are_counted() -> None:
+def test_requests_texts_and_times_are_counted():
     """A text of words is one token per word, and one more; passes take 20 ms; a batch may have 100 tokens."""
     engine = Words(seconds=0.02)
     with running(of_words(engine)) as address, httpx.Client(base_url=address) as client:
@@ -66,7 +64,7 @@ def test_requests_texts_and_times_are_counted() -> None:
     assert value(found, "queue_texts") == value(found, "queue_tokens") == value(found, "dropped_texts_total") == 0
 
 
-def test_hits_of_prefixes(make_encoder: Callable[..., Encoder]) -> None:
+def test_hits_of_prefixes(make_encoder):
     encoder = made(make_encoder, "last")
     with serving_copy(encoder) as address, httpx.Client(base_url=address) as client:
 
@@ -89,7 +87,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(record.getMessage()) for record in caplog.records if record.name == "embrew.serving.metrics"]
 
 
-def test_a_log_line_per_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_line_per_request(caplog):
     caplog.set_level(logging.DEBUG, "embrew")
     engine = Words()
     engine.error = RuntimeError("out of memory")

@@ -1,7 +1,5 @@
 """A text whose numbers are not finite is named, and does not fail the others."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 import torch
@@ -11,7 +9,7 @@ from tests.serving.encoders import made, serving_copy
 
 
 @pytest.mark.parametrize("path", ["/embed", "/embed_all"])
-def test_a_text_whose_numbers_are_not_finite_is_named(make_encoder, path: str) -> None:
+def test_a_text_whose_numbers_are_not_finite_is_named(make_encoder, path):
     encoder = made(make_encoder, "last")
     embeddings = encoder.backbone.model.get_input_embeddings().weight
     poison = 73

@@ -34,7 +34,7 @@ def load(address: str, body: object, *, seconds: float, per_second: float, clien
     return found
 
 
-def test_ten_times_the_capacity() -> None:
+def test_ten_times_the_capacity():
     """A pass of two requests takes 0.2 s: 10 per second are computed, and 100 arrive."""
     service = of_words(Words(0.2), batch_tokens=10, max_queued_tokens=20)
     with running(service) as address:

@@ -14,7 +14,6 @@ import httpx2
 import numpy as np
 import pytest
 from scipy.stats import rankdata, spearmanr
-from transformers import PreTrainedTokenizerFast
 
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
@@ -91,7 +90,7 @@ class Shown:
 
 
 @pytest.fixture(scope="module")
-def encoder(tokenizer: PreTrainedTokenizerFast) -> Encoder:
+def encoder(tokenizer) -> Encoder:
     """An encoder with prompts, a context of vectors, and different limits of queries and documents."""
     made = Encoder(
         Backbone(tiny_model("llama")),
@@ -116,7 +115,7 @@ def served(encoder: Encoder, **settings: Any) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def address(encoder: Encoder) -> Iterator[str]:
+def address(encoder) -> Iterator[str]:
     """The page of a server of the encoder."""
     with served(encoder) as found:
         yield found
@@ -133,7 +132,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def show(browser: Any, address: str) -> Iterator[Callable[..., Shown]]:
+def show(browser, address) -> Iterator[Callable[..., Shown]]:
     """Opens the page, in a browser context of its own."""
     contexts = []
 
@@ -158,7 +157,7 @@ def near(found: np.ndarray, expected: np.ndarray) -> bool:
     return found.shape == expected.shape and bool(np.abs(found - expected).max() < 0.0006)
 
 
-def test_similarities_are_the_encoders(show: Callable[..., Shown], encoder: Encoder, address: str) -> None:
+def test_similarities_are_the_encoders(show, encoder, address):
     shown = show()
     shown.compare()
     whole = cosines(encoder)
@@ -203,7 +202,7 @@ def test_similarities_are_the_encoders(show: Callable[..., Shown], encoder: Enco
     assert {request.url.split("/")[2] for request in shown.requests} == {address.split("/")[2]} and not shown.problems
 
 
-def test_key_is_asked_for_and_kept_in_memory_only(show: Callable[..., Shown], encoder: Encoder) -> None:
+def test_key_is_asked_for_and_kept_in_memory_only(show, encoder):
     with served(encoder, keys=(KEY,)) as address:
         shown = show(address)
         page, expect = shown.page, sync_api.expect
@@ -225,7 +224,7 @@ def test_key_is_asked_for_and_kept_in_memory_only(show: Callable[..., Shown], en
         expect(page.get_by_label("API key")).to_be_visible()
 
 
-def test_errors_are_shown_and_what_may_be_retried_is(show: Callable[..., Shown]) -> None:
+def test_errors_are_shown_and_what_may_be_retried_is(show):
     shown = show()
     page, expect = shown.page, sync_api.expect
     alert = page.get_by_role("alert")
@@ -263,7 +262,7 @@ def test_errors_are_shown_and_what_may_be_retried_is(show: Callable[..., Shown])
     expect(alert).to_contain_text("The server answered 502")
 
 
-def test_policy_lets_nothing_else_run(show: Callable[..., Shown], address: str) -> None:
+def test_policy_lets_nothing_else_run(show, address):
     answer = httpx2.get(address)
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'" and policy["connect-src"] == "'self'" and "unsafe" not in str(policy)

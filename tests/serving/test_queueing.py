@@ -41,7 +41,7 @@ async def with_queue(queue: Queue, compute: Any, requests: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_order_of_requests_and_cancellations(seed: int) -> None:
+def test_any_order_of_requests_and_cancellations(seed):
     chance, queue = random.Random(seed), queue_of(10**9)
     rows: list[Any] = []
 
@@ -77,7 +77,7 @@ def test_any_order_of_requests_and_cancellations(seed: int) -> None:
     assert (queue.tokens, queue.texts, len(queue.jobs)) == (0, 0, 0)
 
 
-def test_the_oldest_goes_first_though_another_key_has_more() -> None:
+def test_the_oldest_goes_first_though_another_key_has_more():
     batches: list[list[object]] = []
 
     async def compute(key: Key, batch: Sequence[Any]) -> list[np.ndarray]:
@@ -94,7 +94,7 @@ async def asyncio_gather(queue: Queue, *requests: TokenizedTexts) -> None:
     await asyncio.gather(*map(queue.compute, requests))
 
 
-def test_clients_that_were_answered_are_waited_for_and_not_longer() -> None:
+def test_clients_that_were_answered_are_waited_for_and_not_longer():
     queue = queue_of(1000)
 
     async def seconds_of(enough: float, seconds: float) -> float:

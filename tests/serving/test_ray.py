@@ -154,7 +154,7 @@ def _title(process: psutil.Process) -> str:
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Encoder]:
+def encoder(tmp_path_factory) -> tuple[Path, Encoder]:
     """A folder of an encoder with prompts, two limits, an adapter and a context; and the encoder, opened."""
     made = Encoder.from_pretrained(
         "nano", pooling="last", prompts=PROMPTS, max_length=LIMITS, demonstrations=Demonstrations()
@@ -168,7 +168,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Encoder]:
 
 
 @pytest.fixture(scope="module")
-def cluster(encoder: tuple[Path, Encoder], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(encoder, tmp_path_factory) -> Iterator[Cluster]:
     pytest.importorskip("ray.serve", reason='pip install "embrew[ray,serve]" to run this test')
     with environment() as env:
         found = Cluster(tmp_path_factory.mktemp("cluster"), encoder[0], env)

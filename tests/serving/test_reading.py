@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ TEXTS = ("the cat sat", 'he said "no" and left', " x", "", "long text " * 30, "l
         "{instruction}{text} again: {echo}",
     ],
 )
-def test_characters_of_tokens(template: str) -> None:
+def test_characters_of_tokens(template):
     """Also of a first token that begins with the last space of the prompt, and where the text is truncated."""
     preparation = "sentence" if "This" in template else "none"
     encoder = Encoder.from_pretrained("nano", **DECODER, template=template, preparation=preparation, max_length=60)
@@ -42,7 +41,7 @@ def test_characters_of_tokens(template: str) -> None:
     assert compared > 100, "no token names its characters"
 
 
-def test_all_layers_by_number_share_a_pass_with_none(make_encoder: Callable[..., Encoder]) -> None:
+def test_all_layers_by_number_share_a_pass_with_none(make_encoder):
     encoder = make_encoder(**DECODER, template="{text}{eos}")
     reader = ServedEncoder(encoder, Settings("tiny"))
     keys = [reader.read(["a"], ReadOptions(num_layers=depth)).key for depth in (None, encoder.backbone.num_layers, 1)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -123,7 +122,7 @@ READ: list[str | bytes] = [  # unusual, and to be read
 
 
 @pytest.fixture
-def tiny(make_encoder: Callable[..., Encoder]) -> Encoder:
+def tiny(make_encoder) -> Encoder:
     return made(make_encoder, "memory, mean")
 
 
@@ -136,7 +135,7 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
     return dict(error)
 
 
-def test_a_prompt_that_the_template_would_ignore(make_encoder: Callable[..., Encoder]) -> None:
+def test_a_prompt_that_the_template_would_ignore(make_encoder):
     encoder = make_encoder(memory_tokens=0, attention="causal", pooling="last", template='"{text}" in one word:"')
     with serving_copy(encoder) as address, httpx.Client(base_url=address) as client:
         for path in (OPENAI, EMBED, "/embed_all", "/tokenize"):
@@ -148,7 +147,7 @@ def test_a_prompt_that_the_template_would_ignore(make_encoder: Callable[..., Enc
                 assert client.post(path, json={field: "a", **harmless}).status_code == 200, path
 
 
-def test_bodies_and_fields(tiny: Encoder) -> None:
+def test_bodies_and_fields(tiny):
     with serving_copy(tiny) as address, httpx.Client(base_url=address, headers=JSON) as client:
         for path, body, status, field, words in REFUSED:
             answer = client.post(path, content=body)
@@ -160,7 +159,7 @@ def test_bodies_and_fields(tiny: Encoder) -> None:
             assert client.post(OPENAI, content=given).status_code == 200, given
 
 
-def test_headers_methods_and_paths(tiny: Encoder) -> None:
+def test_headers_methods_and_paths(tiny):
     body = '{"input": "a"}'
     with serving_copy(tiny) as address, httpx.Client(base_url=address) as client:
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", None):

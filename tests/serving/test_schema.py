@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from embrew.encoder import Encoder
 from tests.serving.encoders import made, serving_copy
 from tests.serving.test_refusals import ROUTES
 
@@ -25,12 +24,12 @@ PLAIN = settings(
 
 
 @pytest.fixture
-def address(make_encoder: Callable[..., Encoder]) -> Iterator[str]:
+def address(make_encoder) -> Iterator[str]:
     with serving_copy(made(make_encoder, "last"), keys=(KEY,)) as found:
         yield found
 
 
-def test_answers_are_as_documented(address: str) -> None:
+def test_answers_are_as_documented(address):
     """What the schema allows may still be refused: ids, layers and dimensions that the model does not have."""
     schemathesis = pytest.importorskip("schemathesis")
     headers = {"Authorization": f"Bearer {KEY}"}
@@ -50,7 +49,7 @@ def test_answers_are_as_documented(address: str) -> None:
     assert {*ROUTES, "/health", "/info", "/metrics", "/v1/models"} == set(tested)
 
 
-def test_keys_are_documented_where_they_are_needed(address: str) -> None:
+def test_keys_are_documented_where_they_are_needed(address):
     paths = httpx.get(f"{address}/openapi.json", headers={"Authorization": f"Bearer {KEY}"}).json()["paths"]
     for path, methods in paths.items():
         (operation,) = methods.values()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
@@ -22,7 +21,7 @@ def waiting(address: str) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith("embrew_queue_texts "))
 
 
-def test_sigterm_finishes_requests_and_ends_with_0() -> None:
+def test_sigterm_finishes_requests_and_ends_with_0():
     with (
         served("nano", "--max-batch-tokens", 256, "--max-queued-tokens", 10**6) as process,
         ThreadPoolExecutor() as pool,
@@ -46,7 +45,7 @@ def test_sigterm_finishes_requests_and_ends_with_0() -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_loading_and_afterwards() -> None:
+def test_ctrl_c_while_loading_and_afterwards():
     for moment in (Process.listens, Process.ready):
         with served("nano") as process:
             moment(process)
@@ -56,7 +55,7 @@ def test_ctrl_c_while_loading_and_afterwards() -> None:
 
 
 @pytest.mark.slow
-def test_a_port_in_use_and_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_a_port_in_use_and_a_model_that_cannot_be_opened(tmp_path):
     with served("nano") as first:
         port = first.listens().rpartition(":")[2]
         with served("nano", port=int(port)) as second:

@@ -1,9 +1,5 @@
 """The shipped sweeps: every row goes with its recipe, and trains two steps on nano."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from embrew.recipe import Recipe
@@ -29,14 +25,14 @@ SWEEPS = {  # the recipes that its head names
 NARROW = {"dims": [256, 64], "compression_size": 64}  # nano has 256 dimensions
 
 
-def test_each_is_of_the_recipes_that_its_head_names() -> None:
+def test_each_is_of_the_recipes_that_its_head_names():
     assert list_sweeps() == list(SWEEPS)
     for name, recipes in SWEEPS.items():
         for recipe in recipes:
             assert len(read_sweep(name, recipe).rows) >= 4, name
 
 
-def test_the_shares_are_of_one_budget() -> None:
+def test_the_shares_are_of_one_budget():
     for row in read_sweep("lbr/share", "lbr/medical-nano").rows:  # x of it is read in generative learning
         (recipe,) = row.recipes.values()
         read = {
@@ -53,7 +49,7 @@ def test_the_shares_are_of_one_budget() -> None:
         assert rows.get("learn", 0) / 100_000 == pytest.approx(row.x or 0.0)
 
 
-def test_the_fair_baselines_are_those_of_the_paper() -> None:
+def test_the_fair_baselines_are_those_of_the_paper():
     """*Following the Autoregressive Nature of LLM Embeddings*, appendix A and table 1."""
     found = {}
     for row in read_sweep("autoregembed/contrastive", "baselines/contrastive-llama2-7b").rows:
@@ -73,7 +69,7 @@ def test_the_fair_baselines_are_those_of_the_paper() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SWEEPS)
-def test_every_row_trains_on_nano(name: str, files: dict[str, str], tmp_path: Any) -> None:
+def test_every_row_trains_on_nano(name, files, tmp_path):
     """Two steps per stage, with everything but model, data and sizes as shipped."""
     for row in read_sweep(name, SWEEPS[name][-1]).rows:
         values = next(iter(row.recipes.values())).resolved()

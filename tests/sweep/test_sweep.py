@@ -26,7 +26,7 @@ run_sweep = partial(verified, verify="off")
 
 
 @pytest.fixture
-def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
+def recipe(model_folder, tmp_path) -> Path:
     """Two contrastive stages on a tiny model, and an STS file to judge them on."""
     texts = [f"{a} {b} Part {i}." for i, a in enumerate(SENTENCES) for b in SENTENCES]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -53,7 +53,7 @@ def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], Path]:
+def write(tmp_path) -> Callable[[str], Path]:
     def written(text: str) -> Path:
         (tmp_path / "sweep.yaml").write_text(text)
         return tmp_path / "sweep.yaml"
@@ -62,7 +62,7 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def trained(monkeypatch) -> list[str]:
     """The stages that were really trained, in order, as ROW/STAGE."""
     found: list[str] = []
     original = stages.train_stage
@@ -82,9 +82,7 @@ THREE = f"""
 """
 
 
-def test_rows_share_their_first_stage_and_go_on(
-    recipe: Path, write: Callable[[str], Path], trained: list[str], tmp_path: Path
-) -> None:
+def test_rows_share_their_first_stage_and_go_on(recipe, write, trained, tmp_path):
     """The first stage is trained once; the taken-over copy is what an own training gives, to the bit."""
     sweep = read_sweep(write(THREE), recipe)
     assert sweep.axis == RATE and [row.x for row in sweep.rows] == [0.001, 0.02, 0.2]
@@ -121,14 +119,14 @@ def test_rows_share_their_first_stage_and_go_on(
     assert trained == ["rate=0.02/second", "high/second"], "nothing is left to do"
 
 
-def test_a_row_that_changed_is_refused(recipe: Path, write: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_row_that_changed_is_refused(recipe, write, tmp_path):
     run_sweep(read_sweep(write("- {name: a}"), recipe), tmp_path / "out")
     other = read_sweep(write(f"- {{name: a, set: [{RATE}=0.5]}}"), recipe)
     with pytest.raises(ValueError, match="second was trained with other settings .*learning_rate"):
         run_sweep(other, tmp_path / "out", resume=True)
 
 
-def test_seeds_and_stages(recipe: Path, write: Callable[[str], Path], trained: list[str], tmp_path: Path) -> None:
+def test_seeds_and_stages(recipe, write, trained, tmp_path):
     """Each seed is a run of its own; the table shows their mean and standard deviation."""
     import statistics
 
@@ -144,7 +142,7 @@ def test_seeds_and_stages(recipe: Path, write: Callable[[str], Path], trained: l
 
 
 @pytest.mark.slow
-def test_from_a_trained_encoder(recipe: Path, write: Callable[[str], Path], trained: list[str], tmp_path: Path) -> None:
+def test_from_a_trained_encoder(recipe, write, trained, tmp_path):
     """`--from` holds for every row; their stages are not those of the language model, and are not taken over."""
     stages.train(Recipe.load(recipe), tmp_path / "before")
     trained.clear()
@@ -182,18 +180,14 @@ def test_from_a_trained_encoder(recipe: Path, write: Callable[[str], Path], trai
         ("{rows: [{name: a}], suites: quick}", "unknown key suites"),
     ],
 )
-def test_wrong_rows_are_told_before_anything_is_trained(
-    text: str, message: str, recipe: Path, write: Callable[[str], Path], trained: list[str], tmp_path: Path
-) -> None:
+def test_wrong_rows_are_told_before_anything_is_trained(text, message, recipe, write, trained, tmp_path):
     result = CliRunner().invoke(app, ["train", str(recipe), "--sweep", str(write(text)), "-o", str(tmp_path / "out")])
     assert result.exit_code == 1
     assert message in result.stderr, result.stderr
     assert not trained and not (tmp_path / "out").exists()
 
 
-def test_a_missing_dev_set_is_told_before_anything_is_trained(
-    recipe: Path, write: Callable[[str], Path], trained: list[str], tmp_path: Path
-) -> None:
+def test_a_missing_dev_set_is_told_before_anything_is_trained(recipe, write, trained, tmp_path):
     sweep = read_sweep(write("- {name: a}\n- {name: b, set: ['evaluation.dev=[no/such]']}"), recipe)
     with pytest.raises(FileNotFoundError, match="no data folder no/such"):
         run_sweep(sweep, tmp_path / "out")
@@ -211,13 +205,13 @@ def test_a_missing_dev_set_is_told_before_anything_is_trained(
         ("{x: size, rows: [{name: a, x: 1.5, set: [seed=1]}, {name: b, x: 2}]}", "size"),
     ],
 )
-def test_what_varies(text: str, axis: str | None, recipe: Path, write: Callable[[str], Path]) -> None:
+def test_what_varies(text, axis, recipe, write):
     sweep = read_sweep(write(text), recipe)
     assert sweep.axis == axis
     assert all((row.x is None) == (axis is None) for row in sweep.rows)
 
 
-def test_command_line(recipe: Path, write: Callable[[str], Path], tmp_path: Path) -> None:
+def test_command_line(recipe, write, tmp_path):
     arguments = ["train", str(recipe), "stages.first.batch.size=5", "--sweep", str(write("- {name: only}"))]
     result = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "out")])
     assert result.exit_code == 0, result.stderr

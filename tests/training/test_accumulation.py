@@ -136,7 +136,7 @@ def reference(
     return contrast + weight * generate, {key: grad + weight * more[key] for key, grad in grads.items()}
 
 
-def test_every_objective_is_here() -> None:
+def test_every_objective_is_here():
     assert {name for name, _ in SETTINGS} == set(OBJECTIVES) and CHOSEN.keys() <= OBJECTIVES.keys()
     assert len(SETTINGS) > len(OBJECTIVES)
 

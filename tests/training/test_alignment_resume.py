@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ SHARD_SIZE = 5  # of 25 rows: five files
 
 
 @pytest.fixture
-def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Recipe:
+def recipe(model_folder, tmp_path) -> Recipe:
     rows = [
         {"query": f"{a[:20]} {i}", "positive": b[:30], "negative": a[20:40]}
         for i, a in enumerate(SENTENCES)
@@ -60,11 +58,11 @@ class Counted:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+def counted(monkeypatch) -> Counted:
     return Counted(monkeypatch)
 
 
-def test_stopped_among_the_references(recipe: Recipe, counted: Counted, tmp_path: Path) -> None:
+def test_stopped_among_the_references(recipe, counted, tmp_path):
     train(recipe, tmp_path / "whole")
     assert counted.calls == 25 // SHARD_SIZE
     counted.calls, counted.stop_after = 0, 3
@@ -79,7 +77,7 @@ def test_stopped_among_the_references(recipe: Recipe, counted: Counted, tmp_path
     assert not kept.exists()  # a finished stage keeps nothing that only training needs
 
 
-def test_scores_of_another_tokenizer_are_not_read(recipe: Recipe, counted: Counted, tmp_path: Path) -> None:
+def test_scores_of_another_tokenizer_are_not_read(recipe, counted, tmp_path):
     """Same weights, same texts, other tokens: each score is computed again, and the run is that of a new folder."""
     base = tmp_path / "base"
     shutil.copytree(recipe.encoder.model, base)

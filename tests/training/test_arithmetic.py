@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def recipe(folder: Path, data: Path, **encoder: Any) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 3))
     return path
@@ -47,9 +46,7 @@ def computing(patch: pytest.MonkeyPatch, answer: bool) -> None:
         patch.setattr(module, "supports_natively", lambda dtype, device: answer or dtype == torch.float32)
 
 
-def test_auto_is_bfloat16_where_the_device_computes_in_it(
-    model_folder: Callable[[str], Path], data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_bfloat16_where_the_device_computes_in_it(model_folder, data, monkeypatch):
     lora, full = recipe(model_folder("llama"), data), recipe(model_folder("llama"), data, lora=None)
     asked = recipe(model_folder("llama"), data, dtype="float32")
     computing(monkeypatch, True)
@@ -69,7 +66,7 @@ def test_auto_is_bfloat16_where_the_device_computes_in_it(
 
 
 @pytest.fixture(scope="module")
-def trained(model_folder: Callable[[str], Path], data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(model_folder, data, tmp_path_factory) -> Path:
     if not base_model.supports_natively(torch.bfloat16, torch.device("cpu")):
         pytest.skip("this CPU does not compute in bfloat16")
     folder = tmp_path_factory.mktemp("trained") / "run"
@@ -77,7 +74,7 @@ def trained(model_folder: Callable[[str], Path], data: Path, tmp_path_factory: p
     return folder
 
 
-def test_it_is_recorded_and_weights_are_float32(trained: Path) -> None:
+def test_it_is_recorded_and_weights_are_float32(trained):
     assert json.loads((trained / "one" / "stage.json").read_text())["arithmetic"] == {"one": "bfloat16"}
     assert json.loads((trained / "one" / "embrew.json").read_text())["arithmetic"] == "bfloat16"
     assert "Matrix products in bfloat16, weights and losses in float32: one." in (trained / "one/README.md").read_text()
@@ -88,9 +85,7 @@ def test_it_is_recorded_and_weights_are_float32(trained: Path) -> None:
     assert adapted == {LoraLinear}  # a stage that continues the adapter is computed in the same way
 
 
-def test_a_stage_goes_on_as_it_was_begun(
-    trained: Path, model_folder: Callable[[str], Path], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_goes_on_as_it_was_begun(trained, model_folder, data, tmp_path, monkeypatch):
     """A finished stage is skipped on any machine; one in progress keeps its dtype, or is refused."""
     from embrew.training.stage_json import StageSettings
 
@@ -113,7 +108,7 @@ def test_a_stage_goes_on_as_it_was_begun(
         StageSettings(lora, tmp_path).compute_dtypes(0)
 
 
-def test_scores_are_computed_as_trained(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_computed_as_trained(trained, monkeypatch):
     found: Any = open_model(str(trained), as_trained=True)
     plain: Any = open_model(str(trained))
     assert (found.backbone.dtype, plain.backbone.dtype) == (torch.bfloat16, torch.float32)
@@ -124,13 +119,7 @@ def test_scores_are_computed_as_trained(trained: Path, monkeypatch: pytest.Monke
     assert open_model(str(trained), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
 
 
-def test_a_chain_is_scored_as_it_was_trained(
-    model_folder: Callable[[str], Path],
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_chain_is_scored_as_it_was_trained(model_folder, data, tmp_path, monkeypatch, caplog):
     """Training rounded the sum of base and first adapter too, however little that adapter changes."""
     if not base_model.supports_natively(torch.bfloat16, torch.device("cpu")):
         pytest.skip("this CPU does not compute in bfloat16")

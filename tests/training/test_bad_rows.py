@@ -27,7 +27,7 @@ BAD = {  # by the index of the row that it replaces: what stands there, and what
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path) -> Path:
     """150 rows, four of them bad."""
     lines = [BAD[i][0] if i in BAD else json.dumps(row) for i, row in enumerate(GOOD)]
     (tmp_path / "texts.jsonl").write_text("\n".join(lines) + "\n")
@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def recipe(model_folder: Callable[[str], Path], file: Path) -> Callable[..., Recipe]:
+def recipe(model_folder, file) -> Callable[..., Recipe]:
     """A recipe that trains two steps on the rows."""
 
     def make(**data: Any) -> Recipe:
@@ -51,7 +51,7 @@ def recipe(model_folder: Callable[[str], Path], file: Path) -> Callable[..., Rec
     return make
 
 
-def test_a_run_leaves_bad_rows_out_counts_and_lists_them(recipe, file: Path, tmp_path: Path, caplog):
+def test_a_run_leaves_bad_rows_out_counts_and_lists_them(recipe, file, tmp_path, caplog):
     with pytest.raises(ValueError, match="texts.jsonl, line 4: not valid JSON"):
         train(recipe(), tmp_path / "strict", verify="off")
     with caplog.at_level("WARNING"):
@@ -70,7 +70,7 @@ def test_a_run_leaves_bad_rows_out_counts_and_lists_them(recipe, file: Path, tmp
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.jsonl.gz", 0), ("a.json", 1), ("a.parquet", 2)])
-def test_a_broken_file_is_fatal_in_skip_mode(tmp_path: Path, name: str, content: int):
+def test_a_broken_file_is_fatal_in_skip_mode(tmp_path, name, content):
     whole = [gzip.compress(b'{"text": "a"}\n' * 200), json.dumps(GOOD).encode(), b"PAR1"][content]
     (tmp_path / name).write_bytes(whole[: len(whole) * 2 // 3])
     with pytest.raises(ValueError, match=r"not skipped\. What is finished is kept|broken Parquet"):
@@ -91,7 +91,7 @@ def rejects(rate: float) -> Rejects:
         (300, 3, 0.01, 297),
     ],
 )
-def test_the_limit(tmp_path: Path, rows: int, bad: int, rate: float, left: int | None):
+def test_the_limit(tmp_path, rows, bad, rate, left):
     """A share of the rows, and of 100 rows if there are fewer; with 0, none."""
     lines = ['{"text": "good"}'] * (rows - bad) + ['{"text": 1}'] * bad
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
@@ -102,7 +102,7 @@ def test_the_limit(tmp_path: Path, rows: int, bad: int, rate: float, left: int |
         assert len(load(tmp_path / "a.jsonl", kind="text", rejects=rejects(rate))) == left
 
 
-def test_the_limit_is_checked_where_only_the_first_rows_are_taken(tmp_path: Path):
+def test_the_limit_is_checked_where_only_the_first_rows_are_taken(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": 1}\n' * 50 + '{"text": "good"}\n' * 40)
     with pytest.raises(ValueError, match="50 of the 55 rows cannot be trained on, more than max_reject_rate=0.01"):
         load(tmp_path / "a.jsonl", kind="text", max_rows=5, rejects=rejects(0.01))

@@ -22,7 +22,7 @@ __all__ = ["values"]  # the fixture
 
 
 @pytest.fixture
-def recipe(values: dict[str, Any], tmp_path: Path) -> Recipe:
+def recipe(values, tmp_path) -> Recipe:
     """Two stages, a dev set that shares a text with the training data, and a guard set that does not."""
     for name, texts in (("near", [SENTENCES[0][:40], "another text", "a third"]), ("far", ["x", "y z", "w"])):
         (tmp_path / name).mkdir()
@@ -41,13 +41,13 @@ def trained(recipe: Recipe, folder: Path, **options: Any) -> Encoder:
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def once(tmp_path_factory) -> Path:
     """Where the run is that all tests look at, once it is made; its data were in the folder that `data` names."""
     return tmp_path_factory.mktemp("once")
 
 
 @pytest.fixture
-def run(once: Path, recipe: Recipe, tmp_path: Path) -> Path:
+def run(once, recipe, tmp_path) -> Path:
     """The trained recipe."""
     if not (once / "run").exists():
         assert trained(recipe, once / "run").card_facts is not None
@@ -55,7 +55,7 @@ def run(once: Path, recipe: Recipe, tmp_path: Path) -> Path:
     return once / "run"
 
 
-def test_it_says_what_the_run_says(run: Path, tmp_path: Path) -> None:
+def test_it_says_what_the_run_says(run, tmp_path):
     log = json.loads((run / "run.json").read_text())
     pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     shared = sum(pair["query"] == SENTENCES[0][:40] for pair in pairs)
@@ -79,7 +79,7 @@ def test_it_says_what_the_run_says(run: Path, tmp_path: Path) -> None:
     assert "pairs.jsonl" not in first.split("### Recipe")[0], "a stage says nothing of what comes after it"
 
 
-def test_it_goes_along(run: Path, recipe: Recipe, tmp_path: Path) -> None:
+def test_it_goes_along(run, recipe, tmp_path):
     """To an opened encoder, to what is saved, merged, exported or trained from it."""
     opened = Encoder.from_pretrained(run)
     text = ModelCard.load(run / "supervised" / "README.md").text
@@ -101,7 +101,7 @@ def test_it_goes_along(run: Path, recipe: Recipe, tmp_path: Path) -> None:
     assert "## Training before that" in after and "| compress | compression | texts.jsonl |" in after
 
 
-def test_an_untrained_encoder(tmp_path: Path) -> None:
+def test_an_untrained_encoder(tmp_path):
     Encoder.from_pretrained("nano", pooling="mean").save_pretrained(tmp_path / "saved", verify="off")
     card = ModelCard.load(tmp_path / "saved" / "README.md")
     assert "The base's weights, unchanged." in card.text and "## Scores" not in card.text

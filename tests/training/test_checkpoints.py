@@ -110,7 +110,7 @@ def sealed(folder: Path, step: int) -> Path:
 
 
 @pytest.fixture
-def needed(tmp_path: Path) -> tuple[str, ...]:
+def needed(tmp_path) -> tuple[str, ...]:
     return files_needed(TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none"))
 
 
@@ -130,9 +130,7 @@ def without(name: str, manifest: str) -> str:
         for name in ("../outside", "/dev/null", "missing", "", "..")
     ],
 )
-def test_what_is_not_whole_is_passed_over(
-    damage: object, needed: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_not_whole_is_passed_over(damage, needed, tmp_path, caplog):
     """It is named, and the older one is used."""
     older, newer = sealed(tmp_path / "work", 9), sealed(tmp_path / "work", 10)
     (tmp_path / "work" / "outside").touch()
@@ -147,7 +145,7 @@ def test_what_is_not_whole_is_passed_over(
 # ---- a stage is resumed in the number of processes that it was begun in
 
 
-def test_another_number_of_processes_is_refused(tmp_path: Path) -> None:
+def test_another_number_of_processes_is_refused(tmp_path):
     settings, work = StageSettings(Recipe.load("baselines/nli-nano"), tmp_path), tmp_path / "one.work"
     settings.begin(work, 0, settings.of_stage(0), processes=2)
     settings.begin(work, 0, settings.of_stage(0), processes=2)
@@ -155,7 +153,7 @@ def test_another_number_of_processes_is_refused(tmp_path: Path) -> None:
         settings.begin(work, 0, settings.of_stage(0), processes=1)
 
 
-def test_a_damaged_number(tmp_path: Path) -> None:
+def test_a_damaged_number(tmp_path):
     (tmp_path / "stage.json").write_text(
         '{"format": 3, "hash": "a", "recipe": {}, "arithmetic": {}, "content": {}, "processes": 0}'
     )

@@ -7,7 +7,6 @@ import logging
 import shutil
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ Figures = list[dict[str, float]]
 
 
 @pytest.fixture
-def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Recipe]:
+def recipe(model_folder, tmp_path) -> Callable[..., Recipe]:
     """ESE on a tiny model, with settings of its own."""
     shutil.copytree(model_folder("llama"), tmp_path / "llama")
     write_data(tmp_path)
@@ -41,7 +40,7 @@ def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[...,
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Figures:
+def seen(monkeypatch) -> Figures:
     """The two terms of every loss that is computed with gradient."""
     found: Figures = []
     loss = Espresso.loss
@@ -57,9 +56,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Figures:
 
 
 @pytest.mark.parametrize("batch", [pytest.param({}, marks=pytest.mark.slow), {"mini_batch_size": 2}])
-def test_parts_are_logged_and_written(
-    recipe: Callable[..., Recipe], seen: Figures, batch: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_parts_are_logged_and_written(recipe, seen, batch, tmp_path, caplog):
     """Two steps a line, with gradient caching too; a run that is resumed has all lines."""
     settings = recipe(
         {"max_steps": 6, "learning_rate": 1e-3, "logging_steps": 2, "save_steps": 4}, compress_weight=1e4, batch=batch
@@ -80,9 +77,7 @@ def test_parts_are_logged_and_written(
     assert sum("express" in message and "compress" in message for message in caplog.messages) >= 3
 
 
-def test_stopped_and_resumed_is_never_stopped(
-    recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_resumed_is_never_stopped(recipe, tmp_path, monkeypatch):
     """To the bit, with dropout on, learned layer weights, and targets from random columns."""
     iterated, find = [], espresso._iterated
     monkeypatch.setattr(espresso, "OVERSAMPLING", 8)  # or a model of 32 dimensions would always be solved exactly

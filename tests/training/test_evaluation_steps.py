@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,14 +38,14 @@ def steps_of(log: dict[str, Any], stage: str = "supervised") -> list[int]:
         ([10_000], 5, 8, [5]),
     ],
 )
-def test_which_steps(at: Any, last: int, a_step: int, wanted: list[int]) -> None:
+def test_which_steps(at, last, a_step, wanted):
     assert evaluation_steps(at, last=last, per_step=a_step) == wanted
 
 
 @pytest.mark.parametrize(
     ("at", "wanted"), [("log", [1, 2, 4, 8, 10]), pytest.param([10, 30], [3, 8, 10], marks=pytest.mark.slow)]
 )
-def test_a_curve_changes_nothing(at: Any, wanted: list[int], values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_curve_changes_nothing(at, wanted, values, tmp_path):
     plain = recipe_of(values, None)
     watched = recipe_of(values, {"dev": ["unused"], "at": at})
     assert plain.stage_hash(0) == watched.stage_hash(0)
@@ -73,6 +72,6 @@ def test_a_curve_changes_nothing(at: Any, wanted: list[int], values: dict[str, A
         ({"at": [0]}, "evaluation.at"),
     ],
 )
-def test_what_does_not_go_together(evaluation: dict[str, Any], words: str, values: dict[str, Any]) -> None:
+def test_what_does_not_go_together(evaluation, words, values):
     with pytest.raises(ValueError, match=words):
         recipe_of(values, {"dev": ["unused"], **evaluation})

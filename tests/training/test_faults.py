@@ -61,7 +61,7 @@ class FullDisk:
 
 
 @pytest.fixture
-def recipe(values: dict[str, Any]) -> Recipe:
+def recipe(values) -> Recipe:
     values["stages"] = values["stages"][:2]
     return Recipe.from_values(values)
 
@@ -89,15 +89,15 @@ def goes_on(recipe: Recipe, tmp_path: Path, at: int, monkeypatch: pytest.MonkeyP
     equal(output, tmp_path / "whole")
 
 
-def test_some_writes_fail(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_writes_fail(recipe, tmp_path, monkeypatch):
     count = fail(recipe, tmp_path / "whole", None, monkeypatch)
     assert count > 20
-    for at in (1, count // 2, count - 1):
+    for at in (count // 2, count - 1):
         goes_on(recipe, tmp_path, at, monkeypatch)
 
 
 @pytest.mark.slow
-def test_every_write_fails_once(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_write_fails_once(recipe, tmp_path, monkeypatch):
     count = fail(recipe, tmp_path / "whole", None, monkeypatch)
     for at in range(1, count + 1):
         goes_on(recipe, tmp_path, at, monkeypatch)

@@ -67,9 +67,7 @@ def losses_of(recipe: Recipe, folder: Path, **how: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_what_is_written_and_said(
-    bf16: bool, values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_written_and_said(bf16, values, tmp_path, caplog):
     """Start, evaluations and end; the figures of the saved encoder are those at the end, measured anew.
 
     Anew, in the stage's arithmetic and with its attention kernel. Without `bf16`, the CPU chooses the arithmetic.
@@ -126,7 +124,7 @@ def test_what_is_written_and_said(
     assert all(taken[name]["compress"] == log[name]["compress"] for name in of_stages)
 
 
-def test_training_is_the_same_with_it(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_is_the_same_with_it(values, tmp_path, monkeypatch):
     """Losses of every step and weights, to the bit, under dropout; without it, and without evaluations."""
     measured = losses_of(compress(values, tmp_path, evaluation={"at": "log"}), tmp_path / "with", evaluate=unscored)
     assert len(log_of(tmp_path / "with")["gap"]["compress"]["curve"]) == 5
@@ -137,7 +135,7 @@ def test_training_is_the_same_with_it(values: dict[str, Any], tmp_path: Path, mo
     equal(tmp_path / "with" / "compress", tmp_path / "without" / "compress")
 
 
-def test_a_stage_without_a_share_cannot_be_chosen_by_it(values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_stage_without_a_share_cannot_be_chosen_by_it(values, tmp_path):
     dev = tmp_path / "pairs"
     dev.mkdir()
     (dev / "dev.jsonl").write_text(json.dumps({"sentence1": "a", "sentence2": "b", "score": 1}) + "\n")
@@ -163,9 +161,7 @@ def test_a_stage_without_a_share_cannot_be_chosen_by_it(values: dict[str, Any], 
         train(few, tmp_path / "few", evaluate=unscored)
 
 
-def test_too_few_texts_are_all_trained_on(
-    values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_too_few_texts_are_all_trained_on(values, tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="embrew"):
         train(compress(values, tmp_path, copies=1), tmp_path / "run")
     log = log_of(tmp_path / "run")
@@ -173,7 +169,7 @@ def test_too_few_texts_are_all_trained_on(
     assert any("no share of the gap closed is measured: no texts are set aside" in line for line in caplog.messages)
 
 
-def test_stopped_and_resumed_is_never_stopped(values: dict[str, Any], tmp_path: Path) -> None:
+def test_stopped_and_resumed_is_never_stopped(values, tmp_path):
     recipe = compress(values, tmp_path, evaluation={"every": 2, "metric": "gap"})
     train(recipe, tmp_path / "whole", evaluate=unscored)
     stopped(recipe, tmp_path / "halves", "evaluation 4", unscored)
@@ -197,9 +193,7 @@ def test_stopped_and_resumed_is_never_stopped(values: dict[str, Any], tmp_path: 
         (0.9, 0.1, True),
     ],
 )
-def test_a_stage_that_hardly_trained_is_named(
-    own: float, other: float, trained: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_that_hardly_trained_is_named(own, other, trained, caplog, monkeypatch):
     """Both controls count: no memory at all, and another text's."""
     monkeypatch.setattr(GapClosed, "scores", lambda *_: {"gap": own, "gap_other": other})
     record: dict[str, Any] = {"texts": 3, "curve": [{"step": 0, "share": -0.02, "other": 0.0}]}
@@ -214,7 +208,7 @@ def test_a_stage_that_hardly_trained_is_named(
     assert caplog.messages[0] == f"compress  {gap_words(own, other)}, −0.02 before training"
 
 
-def test_where_scores_are_shown(tmp_path: Path) -> None:
+def test_where_scores_are_shown(tmp_path):
     entry = {"curve": [{"step": 0, "share": 0.01, "other": 0.0}], "end": {"step": 300, "share": 0.23, "other": -0.05}}
     log = {"format": 2, "scores": {}, "seconds": {}, "data": {}, "stages": ["compress"], "gap": {"compress": entry}}
     (tmp_path / "run.json").write_text(json.dumps(log))
@@ -227,9 +221,7 @@ def test_where_scores_are_shown(tmp_path: Path) -> None:
     )
 
 
-def test_texts_that_are_too_long_to_measure(
-    values: dict[str, Any], tmp_path: Path, tokenizer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_texts_that_are_too_long_to_measure(values, tmp_path, tokenizer, caplog):
     """A table of 100 positions: enough for memory and target, not for context and target in one row."""
     model = GPT2LMHeadModel(GPT2Config(vocab_size=300, n_positions=100, n_embd=32, n_layer=2, n_head=4))
     model.save_pretrained(tmp_path / "gpt2")

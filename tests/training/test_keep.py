@@ -28,7 +28,7 @@ Build = Callable[..., Recipe]
 
 
 @pytest.fixture
-def make_recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Build:
+def make_recipe(model_folder, tmp_path) -> Build:
     """A function that returns a recipe of one stage with a constant learning rate."""
     pairs = [{"query": f"{i} {text[:20]}", "positive": text[20:]} for i in range(2) for text in SENTENCES]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
@@ -41,8 +41,8 @@ def make_recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Build:
     return recipe
 
 
-@pytest.mark.parametrize("encoder", [None, {"lora": None}], ids=["lora", "full"])
-def test_the_models_of_these_steps(encoder: dict[str, Any] | None, make_recipe: Build, tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoder", [None, pytest.param({"lora": None}, marks=pytest.mark.slow)], ids=["lora", "full"])
+def test_the_models_of_these_steps(encoder, make_recipe, tmp_path):
     """To the bit those of runs that end there; the last one is as without `keep`."""
     kept = stages.train(make_recipe(encoder=encoder, keep=[3, 1, 3]), tmp_path / "run")
     train(make_recipe(encoder=encoder), tmp_path / "without")
@@ -59,7 +59,7 @@ def test_the_models_of_these_steps(encoder: dict[str, Any] | None, make_recipe: 
     assert abs(opened.encode(SENTENCES) - kept.encode(SENTENCES)).max() < 1e-6
 
 
-def test_it_is_listed_and_its_card_has_no_scores_of_another_step(make_recipe: Build, tmp_path: Path) -> None:
+def test_it_is_listed_and_its_card_has_no_scores_of_another_step(make_recipe, tmp_path):
     train(make_recipe(keep=[2]), tmp_path / "run", evaluate=lambda _: {"dev": 0.5})
     assert "one: kept one.step-2" in inspect(tmp_path / "run").facts
     assert inspect(tmp_path / "run" / "one.step-2").kind == "encoder"
@@ -68,7 +68,7 @@ def test_it_is_listed_and_its_card_has_no_scores_of_another_step(make_recipe: Bu
 
 
 @pytest.mark.slow
-def test_killed_after_the_step_and_resumed(make_recipe: Build, tmp_path: Path) -> None:
+def test_killed_after_the_step_and_resumed(make_recipe, tmp_path):
     """SIGKILL when the file of step 2 is there, before a checkpoint or after one: the same bytes as a run without."""
     (tmp_path / "recipe.yaml").write_text(make_recipe(max_steps=40, keep=[2, 5]).to_yaml())
     train(Recipe.load(tmp_path / "recipe.yaml"), tmp_path / "whole")
@@ -93,7 +93,7 @@ def test_killed_after_the_step_and_resumed(make_recipe: Build, tmp_path: Path) -
         equal(tmp_path / "whole" / name, tmp_path / "run" / name)
 
 
-def test_killed_while_folders_are_saved(make_recipe: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_while_folders_are_saved(make_recipe, tmp_path, monkeypatch):
     """Between a kept folder and the stage's: the run is resumed, and both are written."""
     save = Encoder.save_pretrained
 
@@ -115,9 +115,7 @@ def test_killed_while_folders_are_saved(make_recipe: Build, tmp_path: Path, monk
         train(make_recipe(keep=[2, 3]), tmp_path / "run", resume=True)
 
 
-def test_a_stage_that_stops_early_says_what_is_not_there(
-    make_recipe: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stage_that_stops_early_says_what_is_not_there(make_recipe, tmp_path, caplog):
     recipe = make_recipe(keep=[1, 4])
     values = recipe.model_dump() | {"evaluation": {"dev": ["unused"], "every": 1, "patience": 1}}
     with caplog.at_level(logging.WARNING):
@@ -136,12 +134,12 @@ def test_a_stage_that_stops_early_says_what_is_not_there(
         ([1.5], "training.keep.0=1.5; allowed: a valid integer"),
     ],
 )
-def test_wrong_steps(keep: Any, words: str, make_recipe: Build) -> None:
+def test_wrong_steps(keep, words, make_recipe):
     with pytest.raises(ValueError, match=words):
         build.check_recipe(make_recipe(keep=keep))
 
 
-def test_steps_beyond_the_epochs(make_recipe: Build, tmp_path: Path) -> None:
+def test_steps_beyond_the_epochs(make_recipe, tmp_path):
     """10 rows in batches of 4 are 2 steps; it is said before the first."""
     with pytest.raises(ValueError, match=r"training.keep=\[3\], but the stage has 2 steps"):
         train(make_recipe(max_steps=-1, num_train_epochs=1, keep=[3]), tmp_path / "run")
@@ -159,7 +157,7 @@ def test_steps_beyond_the_epochs(make_recipe: Build, tmp_path: Path) -> None:
         ("x" * 300, "names a folder and has 300 characters; allowed: 200"),
     ],
 )
-def test_a_stage_cannot_be_called_like_another_file(name: str, message: str, make_recipe: Build) -> None:
+def test_a_stage_cannot_be_called_like_another_file(name, message, make_recipe):
     values = make_recipe().model_dump()
     values["stages"][0]["name"] = name
     with pytest.raises(ValueError, match=message):

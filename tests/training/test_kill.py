@@ -44,7 +44,7 @@ stages:
 
 
 @pytest.fixture
-def command(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., list[str]]:
+def command(model_folder, tmp_path) -> Callable[..., list[str]]:
     texts = [f"{a} {b} Part {i}." for i, a in enumerate(SENTENCES) for b in SENTENCES]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     recipe = RECIPE.format(model=model_folder("llama"), texts=tmp_path / "texts.jsonl")
@@ -101,9 +101,7 @@ def run(
         pytest.param("unsupervised", "checkpoint-3", False, id="second", marks=pytest.mark.slow),
     ],
 )
-def test_killed_in_a_stage(
-    stage: str, checkpoint: str, forked: bool, command: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_killed_in_a_stage(stage, checkpoint, forked, command, tmp_path):
     if forked:  # a fork begins to train at once, and is killed long before its 12th step
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text(recipe.read_text().replace("max_steps: 30", "max_steps: 12"))
@@ -118,7 +116,7 @@ def test_killed_in_a_stage(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_at_any_time(seed: int, command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_killed_at_any_time(seed, command, tmp_path):
     """At random moments of the time that the whole run takes on this machine, again and again, until it is done."""
     fresh.run([sys.executable, "-c", "pass"], check=True)  # the server of forks has imported its libraries
     begins = time.monotonic()

@@ -47,15 +47,13 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def once(tmp_path_factory) -> dict[str, Path]:
     """Where the run of `stopped` is, and one that nothing stopped, once they are made."""
     return {name: tmp_path_factory.mktemp("once") / name for name in ("stopped", "whole")}
 
 
 @pytest.fixture
-def stopped(
-    once: dict[str, Path], values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, Any]:
+def stopped(once, values, tmp_path, monkeypatch) -> dict[str, Any]:
     """Values of a run in `out` whose first stage is finished and whose second was stopped; the model is a copy."""
     model = values["encoder"]["model"]
     shutil.copytree(model, tmp_path / "model")
@@ -86,7 +84,7 @@ def moved(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     return values
 
 
-def test_moved_data_are_resumed(stopped: dict[str, Any], once: dict[str, Path], tmp_path: Path) -> None:
+def test_moved_data_are_resumed(stopped, once, tmp_path):
     """Finished stages are skipped, the stopped one resumes to the same weights, and no folder holds a path."""
     recipe = Recipe.from_values(moved(stopped, tmp_path / "elsewhere"))
     before = (tmp_path / "out" / "compress" / "embrew.json").stat().st_mtime_ns
@@ -108,7 +106,7 @@ def test_moved_data_are_resumed(stopped: dict[str, Any], once: dict[str, Path], 
         ("model/tokenizer.json", r"the language model 'model' \(encoder.model\): its files have changed since"),
     ],
 )
-def test_changed_files_are_refused(file: str, words: str, stopped: dict[str, Any], tmp_path: Path) -> None:
+def test_changed_files_are_refused(file, words, stopped, tmp_path):
     """Also where size and time are the same."""
     path = tmp_path / file
     about, data = path.stat(), bytearray(path.read_bytes())
@@ -119,7 +117,7 @@ def test_changed_files_are_refused(file: str, words: str, stopped: dict[str, Any
         train(Recipe.from_values(stopped), tmp_path / "out", resume=True)
 
 
-def test_the_saved_recipe_elsewhere(stopped: dict[str, Any], tmp_path: Path) -> None:
+def test_the_saved_recipe_elsewhere(stopped, tmp_path):
     """Finished stages need no data; for the others it says which path is to be given."""
     saved = tmp_path / "out" / "compress" / "recipe.yaml"
     moved(stopped, tmp_path / "elsewhere")
@@ -141,7 +139,7 @@ def test_the_saved_recipe_elsewhere(stopped: dict[str, Any], tmp_path: Path) -> 
 ANSWERS = (("compress", "texts.jsonl"), ("supervised", "pairs.jsonl"))
 
 
-def test_broken_json(stopped: dict[str, Any], tmp_path: Path) -> None:
+def test_broken_json(stopped, tmp_path):
     """It is named, and what to do."""
     recipe, out = Recipe.from_values(stopped), tmp_path / "out"
     (out / "compress" / "checksums.json").unlink()  # or it would be noticed by that
@@ -161,7 +159,7 @@ def test_broken_json(stopped: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def written_ways(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def written_ways(values, tmp_path, monkeypatch) -> dict[str, Any]:
     """Data by a variable, below the home folder, relative to here, and relative to the recipe."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MY_DATA", str(tmp_path / "data"))
@@ -179,7 +177,7 @@ def written_ways(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Mon
     return values
 
 
-def test_paths_as_written(written_ways: dict[str, Any], tmp_path: Path) -> None:
+def test_paths_as_written(written_ways, tmp_path):
     recipe = Recipe.load("../recipes/recipe.yaml")
     train(recipe, "out")
     assert paths_in(tmp_path / "here" / "out", tmp_path) == []

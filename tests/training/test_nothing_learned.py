@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,7 @@ def recipe(model: Path, folder: Path, rows: list[dict[str, Any]], objective: Any
         ([{**row, "score": 0} for row in GRADED], {"type": "angle"}, "all 8 rows have the same score"),
     ],
 )
-def test_rows_with_nothing_to_tell_apart(
-    rows: list[dict[str, Any]], objective: Any, message: str, model_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_rows_with_nothing_to_tell_apart(rows, objective, message, model_folder, tmp_path):
     """Their loss is 0, and has no gradient. No step is trained."""
     with pytest.raises(ValueError, match=f"^stage one: {message}.*; give rows with different"):
         train(recipe(model_folder("llama"), tmp_path, rows, objective), tmp_path / "out")
@@ -57,16 +54,12 @@ def test_rows_with_nothing_to_tell_apart(
 
 
 @pytest.mark.parametrize("setting", [{"temperature": 1e-30}, {"scale": 1e30}, {"temperature": 1e30}])
-def test_a_temperature_without_a_gradient(
-    setting: dict[str, float], model_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_temperature_without_a_gradient(setting, model_folder, tmp_path):
     with pytest.raises(ValueError, match="temperature=(1e.30|9.9*e-31); allowed: (greater|less) than or equal to"):
         train(recipe(model_folder("llama"), tmp_path, DIFFERENT, {"type": "contrastive", **setting}), tmp_path / "out")
 
 
-def test_what_was_trained_for_nothing_is_kept(
-    model_folder: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_was_trained_for_nothing_is_kept(model_folder, tmp_path, caplog):
     """A learning rate that changes no weight is seen in the end only."""
     train(recipe(model_folder("llama"), tmp_path, DIFFERENT, learning_rate=1e-45), tmp_path / "out")
     assert "trained for 4 steps and changes no vector at all; it is saved as it is" in caplog.text
@@ -74,14 +67,7 @@ def test_what_was_trained_for_nothing_is_kept(
 
 
 @pytest.mark.parametrize(("rate", "steps", "rises"), [(1e3, 2, True), (0.01, 12, False)])
-def test_a_loss_that_ends_above_its_start_is_said(
-    rate: float,
-    steps: int,
-    rises: bool,
-    model_folder: Callable[[str], Path],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_loss_that_ends_above_its_start_is_said(rate, steps, rises, model_folder, tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     settings = {"learning_rate": rate, "max_steps": steps, "lr_scheduler_type": "constant"}
     train(recipe(model_folder("llama"), tmp_path, DIFFERENT, **settings), tmp_path / "out")
@@ -91,7 +77,7 @@ def test_a_loss_that_ends_above_its_start_is_said(
     assert (said in caplog.text) == rises
 
 
-def test_weights_that_are_not_finite_are_not_saved(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_not_saved(model_folder, tmp_path):
     """After the last step, whose loss was that of the weights before it."""
     with pytest.raises(ValueError, match="stage one: trained weights are not finite after step 1; lower the learning"):
         train(recipe(model_folder("llama"), tmp_path, DIFFERENT, learning_rate=1e39, max_steps=1), tmp_path / "out")

@@ -1,7 +1,5 @@
 """A stage may read texts under another attention than the one before it."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

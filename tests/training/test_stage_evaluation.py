@@ -66,7 +66,7 @@ def is_saved(weights: dict[str, torch.Tensor], folder: Path) -> bool:
         return all(torch.equal(weight, opened[name]) for name, weight in weights.items())
 
 
-def test_the_best_step_is_saved_and_not_the_last(values: dict[str, Any], tmp_path: Path) -> None:
+def test_the_best_step_is_saved_and_not_the_last(values, tmp_path):
     scripted = Scripted([0.5, 0.6, 0.9, 0.7, 0.9, 0.8])
     encoder = train(watched(values), tmp_path / "run", evaluate=scripted)
     log = log_of(tmp_path / "run")
@@ -86,7 +86,7 @@ def test_the_best_step_is_saved_and_not_the_last(values: dict[str, Any], tmp_pat
     assert is_saved(scripted.weights[-1], tmp_path / "plain" / "supervised"), "looking does not disturb the training"
 
 
-def test_patience(values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_patience(values, tmp_path, caplog):
     """Two evaluations without a better score end the stage, though the next one would have been the best."""
     scripted = Scripted([0.5, 0.6, 0.9, 0.7, 0.8, 0.95])
     with caplog.at_level(logging.INFO, logger="embrew"):
@@ -98,13 +98,13 @@ def test_patience(values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCapt
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def once(tmp_path_factory) -> Path:
     """Where the run is that several tests compare with, once it is made."""
     return tmp_path_factory.mktemp("once") / "whole"
 
 
 @pytest.fixture
-def whole(once: Path, values: dict[str, Any]) -> Path:
+def whole(once, values) -> Path:
     """The stage, scored by `fingerprint`, without a stop."""
     if not once.exists():
         train(watched(values), once, evaluate=fingerprint)
@@ -149,9 +149,7 @@ def slow(*values: str | int) -> list[Any]:
 
 
 @pytest.mark.parametrize("at", ["evaluation 6", *slow(5, 10, "saving")])
-def test_stopped_and_resumed_is_never_stopped(
-    at: str | int, values: dict[str, Any], whole: Path, tmp_path: Path
-) -> None:
+def test_stopped_and_resumed_is_never_stopped(at, values, whole, tmp_path):
     """Curve, best step and weights are those of a run that nothing stopped, to the bit."""
     recipe = watched(values)
     stopped(recipe, tmp_path / "halves", at)
@@ -164,7 +162,7 @@ def test_stopped_and_resumed_is_never_stopped(
     equal(whole / "supervised", tmp_path / "halves" / "supervised")
 
 
-def test_a_later_best_is_forgotten_with_the_steps_that_led_to_it(values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_later_best_is_forgotten_with_the_steps_that_led_to_it(values, tmp_path):
     """Where a repeated step scores otherwise (a GPU may), weights and curve still belong together."""
     first = Scripted([0.5, 0.6, 0.9])
     with pytest.raises(IndexError):  # ends without a word at step 6; the newest checkpoint is at step 3
@@ -177,9 +175,7 @@ def test_a_later_best_is_forgotten_with_the_steps_that_led_to_it(values: dict[st
     assert is_saved(first.weights[1], tmp_path / "run" / "supervised")
 
 
-def test_a_guard_set_that_drops_is_named(
-    values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_guard_set_that_drops_is_named(values, tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="embrew"):
         train(
             watched(values, every=5), tmp_path / "run",
@@ -196,7 +192,7 @@ def test_a_guard_set_that_drops_is_named(
     ]
 
 
-def test_a_metric_that_is_no_score(values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_metric_that_is_no_score(values, tmp_path):
     with pytest.raises(ValueError, match=r"evaluation.metric='stsb' is not a score; choose from dev, STSB$"):
         train(watched(values, metric="stsb"), tmp_path / "run", evaluate=Scripted([0.5], guard=[0.5]))
     assert not (tmp_path / "run" / "supervised").exists()
@@ -205,7 +201,7 @@ def test_a_metric_that_is_no_score(values: dict[str, Any], tmp_path: Path) -> No
     assert not (tmp_path / "nothing").exists()
 
 
-def test_what_chooses_the_weights_is_in_the_hash(values: dict[str, Any]) -> None:
+def test_what_chooses_the_weights_is_in_the_hash(values):
     def hash_of(**evaluation: Any) -> str:
         return watched(values, **evaluation).stage_hash(0)
 
@@ -239,7 +235,7 @@ def cosines(encoder: Encoder) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("case", by_default(["bf16"], ["bf16", "all weights", "accumulated"]))
-def test_what_is_reported_is_what_is_reopened(case: str, values: dict[str, Any], tmp_path: Path) -> None:
+def test_what_is_reported_is_what_is_reopened(case, values, tmp_path):
     """Texts that share a long prompt, and the Trainer's own optimiser: each score is one of the weights of its step."""
     values["encoder"] |= {"attention": "causal", "template": PROMPT + "{instruction}{text}{memory}"}
     if case == "all weights":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1, "target_modules": ["q_proj
 
 
 @pytest.fixture
-def values(model_folder: Callable[[str], Path], tmp_path: Path) -> dict[str, Any]:
+def values(model_folder, tmp_path) -> dict[str, Any]:
     """LLM2Comp in small: compress, then unsupervised, then supervised, with the paper's hand-over."""
     texts = [f"{a} {b} Part {i}." for i, a in enumerate(SENTENCES) for b in SENTENCES]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -76,13 +75,13 @@ def values(model_folder: Callable[[str], Path], tmp_path: Path) -> dict[str, Any
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def once(tmp_path_factory) -> dict[str, Path]:
     """Where runs that several tests look at are, once they are made."""
     return {name: tmp_path_factory.mktemp("once") / name for name in ("whole", "unsaved", "first", "full")}
 
 
 @pytest.fixture
-def never_stopped(once: dict[str, Path], values: dict[str, Any]) -> Path:
+def never_stopped(once, values) -> Path:
     """The three stages, trained without a stop."""
     if not once["whole"].exists():
         train(Recipe.from_values(values), once["whole"])
@@ -90,7 +89,7 @@ def never_stopped(once: dict[str, Path], values: dict[str, Any]) -> Path:
 
 
 @pytest.fixture
-def first(once: dict[str, Path], values: dict[str, Any]) -> Path:
+def first(once, values) -> Path:
     """A run of the first stage alone."""
     if not once["first"].exists():
         train(Recipe.from_values({**values, "stages": values["stages"][:1]}), once["first"])
@@ -98,7 +97,7 @@ def first(once: dict[str, Path], values: dict[str, Any]) -> Path:
 
 
 @pytest.fixture
-def unsaved(once: dict[str, Path], values: dict[str, Any], tmp_path: Path) -> Path:
+def unsaved(once, values, tmp_path) -> Path:
     """A run of the first stage that ended between its last step and the stage's folder; `values` are of that stage."""
     values["stages"] = values["stages"][:1]
     if not once["unsaved"].exists():
@@ -124,7 +123,7 @@ def equal(a: Path, b: Path) -> None:
         assert torch.equal(tensor, theirs[name]), name
 
 
-def test_three_stages(values: dict[str, Any], tmp_path: Path) -> None:
+def test_three_stages(values, tmp_path):
     """Each stage ends as a complete encoder; memory tokens move in the first only; scores are kept."""
     scored: list[int] = []
 
@@ -155,9 +154,7 @@ def test_three_stages(values: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [1, *(pytest.param(index, marks=pytest.mark.slow) for index in (0, 2))])
-def test_stopped_and_resumed_is_never_stopped(
-    index: int, values: dict[str, Any], never_stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_resumed_is_never_stopped(index, values, never_stopped, tmp_path, monkeypatch):
     """Stopped inside stage `index` after 3 of 4 steps (the last checkpoint is at 2): bit-equal weights in the end."""
     recipe = Recipe.from_values(values)
     whole_step, seen = StageTrainer.training_step, {"stages": -1, "steps": 0}
@@ -190,7 +187,7 @@ def test_stopped_and_resumed_is_never_stopped(
         equal(never_stopped / stage.name, tmp_path / "halves" / stage.name)
 
 
-def test_the_same_seed_is_the_same_run(values: dict[str, Any], never_stopped: Path, tmp_path: Path) -> None:
+def test_the_same_seed_is_the_same_run(values, never_stopped, tmp_path):
     """Also where processes make the batches ahead; and another seed is another run."""
     values["stages"] = values["stages"][:1]
     values["stages"][0]["training"] = {**values["stages"][0]["training"], "dataloader_num_workers": 2}
@@ -201,9 +198,7 @@ def test_the_same_seed_is_the_same_run(values: dict[str, Any], never_stopped: Pa
     assert any(not torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
-def test_a_finished_run_is_skipped_and_other_settings_are_refused(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_run_is_skipped_and_other_settings_are_refused(values, tmp_path, monkeypatch):
     values["stages"] = values["stages"][:1]
     train(Recipe.from_values(values), tmp_path / "run")
     monkeypatch.setattr(StageTrainer, "fit", lambda *_: pytest.fail("nothing is left to train"))
@@ -213,16 +208,14 @@ def test_a_finished_run_is_skipped_and_other_settings_are_refused(
         train(Recipe.from_values(values), tmp_path / "run", resume=True)
 
 
-def test_all_steps_done_but_not_saved(never_stopped: Path, unsaved: Path, values: dict[str, Any]) -> None:
+def test_all_steps_done_but_not_saved(never_stopped, unsaved, values):
     """Stopped between the last step and the stage's folder: no step is made twice."""
     train(Recipe.from_values(values), unsaved, resume=True)
     equal(never_stopped / "compress", unsaved / "compress")
     assert Encoder.from_pretrained(unsaved).steps == 4
 
 
-def test_a_damaged_checkpoint_is_passed_over(
-    never_stopped: Path, unsaved: Path, values: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_checkpoint_is_passed_over(never_stopped, unsaved, values, caplog):
     work = unsaved / "compress.work"
     newest = work / "checkpoint-4"
     assert checkpoints.newest(work) == newest
@@ -236,7 +229,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     equal(never_stopped / "compress", unsaved / "compress")
 
 
-def test_checkpoints_hold_no_pickled_weights(unsaved: Path) -> None:
+def test_checkpoints_hold_no_pickled_weights(unsaved):
     checkpoint = unsaved / "compress.work" / "checkpoint-4"
     names = {path.name for path in checkpoint.iterdir()}
     assert names == {
@@ -250,7 +243,7 @@ def test_checkpoints_hold_no_pickled_weights(unsaved: Path) -> None:
     assert set(json.loads((checkpoint / checkpoints.MANIFEST).read_text())) == names - {checkpoints.MANIFEST}
 
 
-def test_merge(never_stopped: Path) -> None:
+def test_merge(never_stopped):
     """The first adapter becomes weights, a second one starts at zero."""
     adapters = sorted((never_stopped / "unsupervised" / "adapters").iterdir())
     assert len(adapters) == 2
@@ -258,9 +251,7 @@ def test_merge(never_stopped: Path) -> None:
 
 
 @pytest.mark.parametrize("lora", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["merged", "all weights"])
-def test_a_generative_stage_after_the_weights_changed(
-    lora: bool, values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_generative_stage_after_the_weights_changed(lora, values, tmp_path, caplog):
     """The original LM is opened again as a second copy, and is the original."""
     values["stages"] = [values["stages"][1], {**values["stages"][0], "adapter": "merge"}]
     if not lora:
@@ -279,7 +270,7 @@ def test_a_generative_stage_after_the_weights_changed(
     assert np.abs(changed.encode(SENTENCES) - original.encode(SENTENCES)).max() > 1e-5
 
 
-def test_a_cached_stage_learns_what_the_plain_one_learns(values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_cached_stage_learns_what_the_plain_one_learns(values, tmp_path):
     values["stages"] = values["stages"][2:]
     values["stages"][0]["adapter"] = "continue"
     values["encoder"] |= {"lora": {**LORA, "lora_dropout": 0.0}, "dtype": "float32"}
@@ -290,7 +281,7 @@ def test_a_cached_stage_learns_what_the_plain_one_learns(values: dict[str, Any],
 
 
 @pytest.mark.parametrize("adapter", ["continue", pytest.param("merge", marks=pytest.mark.slow)])
-def test_going_on_from_a_trained_encoder(adapter: str, values: dict[str, Any], first: Path, tmp_path: Path) -> None:
+def test_going_on_from_a_trained_encoder(adapter, values, first, tmp_path):
     """Two stages in one recipe are the same as one, and another recipe that begins with it."""
     second = {**values["stages"][2], "adapter": adapter, "train_memory": True}
     train(Recipe.from_values({**values, "stages": [values["stages"][0], second]}), tmp_path / "both")
@@ -306,7 +297,7 @@ def test_going_on_from_a_trained_encoder(adapter: str, values: dict[str, Any], f
         train(recipe, tmp_path / "then", start=tmp_path / "then", resume=True)
 
 
-def test_full_fine_tuning_from_an_encoder_with_an_adapter(values: dict[str, Any], first: Path, tmp_path: Path) -> None:
+def test_full_fine_tuning_from_an_encoder_with_an_adapter(values, first, tmp_path):
     """The adapter becomes part of the weights once, not again when the folder is opened."""
     values["stages"] = [{**values["stages"][2], "adapter": "merge"}]
     values["encoder"]["lora"] = None
@@ -315,7 +306,7 @@ def test_full_fine_tuning_from_an_encoder_with_an_adapter(values: dict[str, Any]
 
 
 @pytest.fixture
-def whole(once: dict[str, Path], values: dict[str, Any]) -> Path:
+def whole(once, values) -> Path:
     """A run that trained all weights."""
     own = {**values, "encoder": {**values["encoder"], "lora": None}, "stages": values["stages"][:1]}
     if not once["full"].exists():
@@ -328,7 +319,7 @@ def cosine(a: Encoder, b: Encoder) -> float:
 
 
 @pytest.mark.parametrize("adapter", ["merge", pytest.param("continue", marks=pytest.mark.slow)])
-def test_lora_on_fully_trained_weights(adapter: str, values: dict[str, Any], whole: Path, tmp_path: Path) -> None:
+def test_lora_on_fully_trained_weights(adapter, values, whole, tmp_path):
     """What is saved is what was trained, on the weights it was trained on; so it is one stage further on."""
     second = {**values["stages"][2], "adapter": adapter}
     second["training"] = {**second["training"], "max_steps": 2, "learning_rate": 1e-4}
@@ -348,13 +339,13 @@ def test_lora_on_fully_trained_weights(adapter: str, values: dict[str, Any], who
     train(recipe, tmp_path / "then", start=whole, resume=True)  # finished before
 
 
-def test_full_fine_tuning_does_not_continue_an_adapter(values: dict[str, Any], first: Path, tmp_path: Path) -> None:
+def test_full_fine_tuning_does_not_continue_an_adapter(values, first, tmp_path):
     values["stages"], values["encoder"]["lora"] = [{**values["stages"][2], "adapter": "continue"}], None
     with pytest.raises(ValueError, match="carries an adapter, and the recipe trains all weights"):
         train(Recipe.from_values(values), tmp_path / "then", start=first)
 
 
-def test_going_on_from_an_encoder_of_another_kind(values: dict[str, Any], first: Path, tmp_path: Path) -> None:
+def test_going_on_from_an_encoder_of_another_kind(values, first, tmp_path):
     values["stages"] = values["stages"][2:]
     values["encoder"] = {**values["encoder"], "attention": "causal", "memory_tokens": 2}
     with pytest.raises(
@@ -363,7 +354,7 @@ def test_going_on_from_an_encoder_of_another_kind(values: dict[str, Any], first:
         train(Recipe.from_values(values), tmp_path / "then", start=first)
 
 
-def test_a_batch_is_of_one_data_set(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_of_one_data_set(values, tmp_path, monkeypatch):
     """Unless the recipe says otherwise; a resumed run gets the same batches as an uninterrupted one."""
     rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     for name in ("a", "b"):
@@ -401,7 +392,7 @@ def test_a_batch_is_of_one_data_set(values: dict[str, Any], tmp_path: Path, monk
     assert any(len(set(batch)) == 2 for batch in batches)
 
 
-def test_activation_checkpointing_changes_nothing(never_stopped: Path, values: dict[str, Any], tmp_path: Path) -> None:
+def test_activation_checkpointing_changes_nothing(never_stopped, values, tmp_path):
     values["stages"] = values["stages"][:1]
     values["stages"][0]["training"] |= {"activation_checkpointing": True}
     train(Recipe.from_values(values), tmp_path / "checkpointed")
@@ -411,13 +402,13 @@ def test_activation_checkpointing_changes_nothing(never_stopped: Path, values: d
         assert torch.allclose(tensor, theirs[name], atol=2e-5), name
 
 
-def test_fewer_rows_than_a_batch(values: dict[str, Any], tmp_path: Path) -> None:
+def test_fewer_rows_than_a_batch(values, tmp_path):
     values["stages"] = [{**values["stages"][1], "batch": {"size": 400}}]
     with pytest.raises(ValueError, match="25 rows, fewer than one batch of 400; lower batch.size"):
         train(Recipe.from_values(values), tmp_path / "run")
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_the_run(values, tmp_path):
     values["stages"] = [{**values["stages"][0], "training": {**values["stages"][0]["training"], "learning_rate": 1e30}}]
     with pytest.raises(ValueError, match="lower the learning rate"):
         train(Recipe.from_values(values), tmp_path / "run")

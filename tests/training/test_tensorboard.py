@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +14,7 @@ from tests.training.one_stage import one_stage
 
 
 @pytest.fixture
-def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Recipe:
+def recipe(model_folder, tmp_path) -> Recipe:
     pairs = [{"query": f"question {i}", "positive": f"answer {i}"} for i in range(8)]
     near = [{"sentence1": f"a {i}", "sentence2": f"b {i}", "score": i} for i in range(4)]
     for name, rows in (("pairs", pairs), ("near", near)):
@@ -27,7 +25,7 @@ def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Recipe:
     return Recipe.from_values({**made.resolved(), "evaluation": evaluation})
 
 
-def test_figures_are_in_event_files(recipe: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_figures_are_in_event_files(recipe, tmp_path, caplog):
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -46,7 +44,7 @@ def test_figures_are_in_event_files(recipe: Recipe, tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
-def test_a_library_that_is_missing_is_named_before_a_model_is_opened(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_library_that_is_missing_is_named_before_a_model_is_opened(recipe, tmp_path):
     values = recipe.resolved()
     values["stages"][0]["training"]["report_to"] = "wandb"
     values["encoder"]["model"] = "no-such-model"

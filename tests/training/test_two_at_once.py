@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def refused(arguments: list[Any], words: str) -> None:
     assert f"error: another process is {words}" in result.stderr
 
 
-def test_refused_in_one_line(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_in_one_line(values, tmp_path, monkeypatch):
     """Before anything is loaded or written; a sweep and an adaptation hold their folders too."""
     monkeypatch.setattr("embrew.recipe.build.encoder", lambda *_, **__: pytest.fail("nothing is loaded"))
     values["stages"] = values["stages"][:1]
@@ -59,7 +58,7 @@ def test_refused_in_one_line(values: dict[str, Any], tmp_path: Path, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="workers are not forked here")
-def test_killed_with_forked_workers(command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_killed_with_forked_workers(command, tmp_path):
     """Its workers live for some seconds, without the lock; resumed, it is the run that none was forked in."""
     whole(tmp_path)
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
@@ -83,7 +82,7 @@ def test_killed_with_forked_workers(command: Callable[..., list[str]], tmp_path:
         equal(tmp_path / "whole" / name, tmp_path / "halves" / name)
 
 
-def test_sigterm_says_where_things_are(command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_sigterm_says_where_things_are(command, tmp_path):
     """As Ctrl-C does, with the exit code that schedulers know."""
     target = tmp_path / "run" / "compress.work" / "checkpoint-3"
     process = fresh.Fresh(command(tmp_path / "run", STEPS), env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -103,7 +102,7 @@ def stopped(said: str, folder: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_stopped_under_a_launcher(command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_stopped_under_a_launcher(command, tmp_path):
     """The launcher passes SIGTERM to its processes; the first of them says it, once."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

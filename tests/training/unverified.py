@@ -1,7 +1,5 @@
 """Training whose saved stages are not opened again, for tests of something else: in five sixths of the time."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from embrew.training import stages

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ def concatenating(make_encoder: Callable[..., Encoder], **settings: object) -> E
 
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-def test_vectors_are_the_memory_states(make_encoder: Callable[..., Encoder], attention: str) -> None:
+def test_vectors_are_the_memory_states(make_encoder, attention):
     encoder = concatenating(make_encoder, attention=attention)
     assert encoder.get_embedding_dimension() == encoder.describe()["dimensions"] == 3 * 32
     vectors = encoder.encode(SENTENCES)
@@ -31,7 +30,7 @@ def test_vectors_are_the_memory_states(make_encoder: Callable[..., Encoder], att
             assert np.abs(vector - wanted.numpy()).max() < 1e-5
 
 
-def test_dimensions_are_cut_before_they_are_normalised(make_encoder: Callable[..., Encoder]) -> None:
+def test_dimensions_are_cut_before_they_are_normalised(make_encoder):
     encoder = concatenating(make_encoder)
     first = pool_over(encoder, [0])
     assert np.abs(encoder.encode(SENTENCES, truncate_dim=32) - first.encode(SENTENCES)).max() < 1e-6
@@ -40,7 +39,7 @@ def test_dimensions_are_cut_before_they_are_normalised(make_encoder: Callable[..
         encoder.encode(SENTENCES, truncate_dim=97)
 
 
-def test_a_trained_mean_is_read_so_and_saved_so(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_trained_mean_is_read_so_and_saved_so(model_folder, tmp_path):
     settings = {"template": "{text}{memory}", "memory_tokens": 3, "pooling": Pooling("mean", "memory")}
     encoder = Encoder.from_pretrained(model_folder("llama"), **settings)  # type: ignore[arg-type]
     view = pool_over(encoder, mode="concat")

@@ -1,10 +1,6 @@
 """Latent attention: the sums of the paper in a loop, and that it is trained, saved and opened with the encoder."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from math import sqrt
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +16,7 @@ from tests.conftest import SENTENCES
 POOLING = Pooling("mean", "text", latents=5, heads=2, head_width=6)
 
 
-def test_against_a_loop_over_tokens_and_heads() -> None:
+def test_against_a_loop_over_tokens_and_heads():
     layer = LatentAttention(8, latents=5, heads=2, head_width=6).double()
     states = torch.randn(3, 4, 8, dtype=torch.float64)
     latents = layer.norm_latents(layer.latents)
@@ -40,7 +36,7 @@ def test_against_a_loop_over_tokens_and_heads() -> None:
     torch.testing.assert_close(layer(states), wanted)
 
 
-def test_every_part_is_trained(make_encoder: Callable[..., Encoder]) -> None:
+def test_every_part_is_trained(make_encoder):
     encoder = make_encoder(memory_tokens=0, attention="bidirectional", pooling=POOLING, lora={})
     before, states = encoder.encode(SENTENCES), {name: p.clone() for name, p in encoder.head.state_dict().items()}
     objective = build.objective({"type": "contrastive"})
@@ -55,7 +51,7 @@ def test_every_part_is_trained(make_encoder: Callable[..., Encoder]) -> None:
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_folder_holds_it(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_folder_holds_it(model_folder, tmp_path):
     encoder = Encoder.from_pretrained(model_folder("llama"), pooling=POOLING)
     with torch.no_grad():
         encoder.head.latents.add_(1.0)

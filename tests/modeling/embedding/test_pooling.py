@@ -1,7 +1,5 @@
 """Pooling by hand."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest
@@ -28,17 +26,17 @@ BY_HAND = [
 ]
 
 
-def test_every_mode_is_worked_by_hand() -> None:
+def test_every_mode_is_worked_by_hand():
     assert {mode for mode, _, _ in BY_HAND} | {"concat"} == set(MODES) == set(get_args(PoolingMode))
 
 
 @pytest.mark.parametrize(("mode", "over", "wanted"), BY_HAND)
-def test_by_hand(mode: str, over: str, wanted: list[float]) -> None:
+def test_by_hand(mode, over, wanted):
     pooled = pool(Pooling(mode, over), STATES, TOKENS)  # type: ignore[arg-type]
     assert torch.allclose(pooled[:, 0], torch.tensor(wanted, dtype=torch.float32))
 
 
-def test_chosen_memory_tokens_by_hand() -> None:
+def test_chosen_memory_tokens_by_hand():
     tokens = Tokens.pad([Row([1, 7, 8, 9, 2], [P, M, M, M, P]), Row([7, 8, 9], [M, M, M])])
     states = torch.tensor([[[1.0], [2.0], [4.0], [8.0], [16.0]], [[32.0], [64.0], [128.0], [99.0], [99.0]]])
     wanted = {(0,): [2, 32], (2,): [8, 128], (0, 2): [(2 + 8) / 2, (32 + 128) / 2], (2, 1): [6, 96]}
@@ -51,7 +49,7 @@ def test_chosen_memory_tokens_by_hand() -> None:
         Pooling("mean", "text", slots=(0,))
 
 
-def test_concatenated_memory_tokens_by_hand() -> None:
+def test_concatenated_memory_tokens_by_hand():
     tokens = Tokens.pad([Row([1, 5, 7, 8], [P, X, M, M]), Row([1, 7, 8], [P, M, M])])
     states = torch.arange(16.0).view(2, 4, 2)
     pooling = Pooling("concat", "memory")
@@ -66,7 +64,7 @@ def test_concatenated_memory_tokens_by_hand() -> None:
             Pooling("concat", over)  # type: ignore[arg-type]
 
 
-def test_unknown_names() -> None:
+def test_unknown_names():
     with pytest.raises(ValueError, match=f"choose from {', '.join(MODES)}$"):
         Pooling("max")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="choose from all, text, echo, memory"):

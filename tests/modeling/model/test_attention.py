@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from embrew.encoder import Encoder
 from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone
 from embrew.text.tokens import Row, Segment, Tokens
@@ -53,7 +50,7 @@ QUICK = {("llama", "sdpa"), ("mistral", "sdpa"), ("gemma3", "sdpa"), ("gemma3", 
         for kernel in ("sdpa", "eager")
     ],
 )
-def test_truth_table(family: str, kernel: str) -> None:
+def test_truth_table(family, kernel):
     """One layer, one token changed at a time, alone and padded beside a longer row."""
     backbone = Backbone(tiny_model(family, attn_implementation=kernel))
     window = CONFIGS[family].sliding_window if family in ("mistral", "gemma3") else None  # gemma3's first layer slides
@@ -73,7 +70,7 @@ def test_truth_table(family: str, kernel: str) -> None:
 
 @pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 @pytest.mark.parametrize("mode", ["causal", "bidirectional"])
-def test_the_flag_and_the_mask_say_the_same(family: str, mode: str) -> None:
+def test_the_flag_and_the_mask_say_the_same(family, mode):
     class Masked(Attention):
         is_causal = None  # type: ignore[assignment]
 
@@ -87,7 +84,7 @@ def test_the_flag_and_the_mask_say_the_same(family: str, mode: str) -> None:
 
 @pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 @pytest.mark.parametrize("mode", list(PATTERNS)[:3])
-def test_a_row_alone_is_the_row_in_a_padded_batch(family: str, mode: str, make_encoder: Callable[..., Encoder]) -> None:
+def test_a_row_alone_is_the_row_in_a_padded_batch(family, mode, make_encoder):
     encoder = make_encoder(family, attention=mode)
     texts = ["a fox", "The quick brown fox jumps over the lazy dog near the river, again and again.", ""]
     together = encoder.encode(texts)
@@ -95,14 +92,14 @@ def test_a_row_alone_is_the_row_in_a_padded_batch(family: str, mode: str, make_e
     assert abs(together - alone).max() < 2e-6
 
 
-def test_the_shared_configuration_is_not_touched() -> None:
+def test_the_shared_configuration_is_not_touched():
     backbone = Backbone(tiny_model("llama"))
     for pattern in (PATTERNS["bidirectional"], PATTERNS["causal"]):
         backbone.hidden_states(Tokens.pad([LONG]), pattern)
         assert not hasattr(backbone.inner.config, "is_causal"), "a call must leave no trace for other threads"
 
 
-def test_errors() -> None:
+def test_errors():
     with pytest.raises(ValueError, match="choose from causal, bidirectional, memory_causal"):
         Attention("sideways")  # type: ignore[arg-type]
     config = tiny_model("llama").config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from embrew.settings.base import Base
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.families import config_of
+from tests.models import spread
 
 
 def backbone_of(name: str, **settings: Any) -> Backbone:
@@ -28,12 +28,7 @@ def backbone_of(name: str, **settings: Any) -> Backbone:
     config = config_of(name)
     for key, value in settings.items():
         setattr(config, key, value)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.15)
-    return Backbone(model)
+    return Backbone(spread(AutoModelForCausalLM.from_config(config)))
 
 
 def encoder_of(
@@ -56,9 +51,7 @@ def first_moves(encoder: Encoder) -> list[bool]:
 
 
 @pytest.mark.parametrize("name", ["stablelm", "opt"])
-def test_bidirectional_is_bidirectional_where_the_flag_is_ignored(
-    name: str, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_bidirectional_is_bidirectional_where_the_flag_is_ignored(name, tokenizer):
     """StableLM follows `is_causal` in padded batches only, OPT's decoder has a configuration of its own."""
     encoder = encoder_of(name, tokenizer, attention="bidirectional", pooling="mean")
     assert first_moves(encoder) == [True, True]
@@ -68,9 +61,7 @@ def test_bidirectional_is_bidirectional_where_the_flag_is_ignored(
     assert first_moves(encoder) == [True, True]
 
 
-def test_what_cannot_be_followed_is_refused_when_it_is_asked_for(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
+def test_what_cannot_be_followed_is_refused_when_it_is_asked_for(tokenizer, tmp_path):
     refused = r"GPTNeoModel with attn_implementation=eager does not follow it .* it follows causal; set"
     with pytest.raises(ValueError, match=refused):
         encoder_of("gpt_neo", tokenizer, attention="bidirectional")
@@ -92,7 +83,7 @@ def test_what_cannot_be_followed_is_refused_when_it_is_asked_for(
 
 
 @pytest.mark.parametrize("name", ["gpt2", "opt"])
-def test_max_length_beyond_learned_positions_is_refused(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_max_length_beyond_learned_positions_is_refused(name, tokenizer):
     with pytest.raises(ValueError, match=r"max_length=129, and \w+ has positions for 128 tokens"):
         encoder_of(name, tokenizer, max_length=129)
     encoder = encoder_of(name, tokenizer, max_length=128)
@@ -100,7 +91,7 @@ def test_max_length_beyond_learned_positions_is_refused(name: str, tokenizer: Pr
     assert vectors.shape == (2, 32), "the longest row that is allowed"
 
 
-def test_what_stands_beside_a_text_counts_as_positions(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_what_stands_beside_a_text_counts_as_positions(tokenizer):
     """Memory tokens count within max_length; demonstrations, and targets behind a text, beyond it."""
     settings = {"template": "{instruction}{text}", "demonstrations": Demonstrations(compress="none")}
     encoder = encoder_of("gpt2", tokenizer, max_length=100, **settings)
@@ -114,13 +105,13 @@ def test_what_stands_beside_a_text_counts_as_positions(tokenizer: PreTrainedToke
         lm.hidden_states(Tokens.pad([row]))
 
 
-def test_attention_dropout_without_effect_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_attention_dropout_without_effect_is_refused(tokenizer):
     """Falcon applies it with ALiBi only."""
     with pytest.raises(ValueError, match="FalconModel does not apply its attention dropout with attn_impl"):
         encoder_of("falcon", tokenizer).backbone.set_attention_dropout(0.2)
 
 
-def test_states_that_are_projected_at_the_end_have_their_width(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_states_that_are_projected_at_the_end_have_their_width(tokenizer):
     """OPT-350m: embeddings and final states are narrower than its layers."""
     torch.manual_seed(0)
     config = config_of("opt")
@@ -136,7 +127,7 @@ def test_states_that_are_projected_at_the_end_have_their_width(tokenizer: PreTra
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager", "two calls"])
-def test_a_bottleneck_is_measured_in_one_layer(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bottleneck_is_measured_in_one_layer(kernel, monkeypatch):
     """Through two layers, a target knows the text by way of the memory, and a leak would not show."""
     from embrew.model import forward
 
@@ -160,7 +151,7 @@ def unmasked(module: Any, query: Any, key: Any, value: Any, attention_mask: Any,
 @pytest.mark.parametrize(
     "attention", [Attention("memory_causal"), Attention("causal", bottleneck="visible")], ids=lambda one: one.mode
 )
-def test_a_kernel_without_masks_is_refused_where_the_pattern_needs_one(attention: Attention) -> None:
+def test_a_kernel_without_masks_is_refused_where_the_pattern_needs_one(attention):
     AttentionInterface.register("test_unmasked", unmasked)
     backbone = backbone_of("llama", _attn_implementation="test_unmasked")
     backbone.check_attention(Attention("causal"))
@@ -169,7 +160,7 @@ def test_a_kernel_without_masks_is_refused_where_the_pattern_needs_one(attention
         backbone.check_attention(attention)
 
 
-def test_where_the_two_calls_are_not_followed_a_mask_is() -> None:
+def test_where_the_two_calls_are_not_followed_a_mask_is():
     """StableLM's layers do not pass on what the two calls need, so that a target would read the text."""
     backbone = backbone_of("stablelm")
     assert not try_two_calls(backbone.inner)

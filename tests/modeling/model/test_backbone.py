@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -28,7 +26,7 @@ def lm_logits(backbone: Backbone) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", by_default([*DIFFERENT, "llama-tied"], FAMILIES))
-def test_the_frozen_lm_is_the_original_before_and_after_a_step(family: str) -> None:
+def test_the_frozen_lm_is_the_original_before_and_after_a_step(family):
     """Bitwise: the same hidden states and logits as the model before any adapter, also with a tied head."""
     model = tiny_model(family)
     with torch.no_grad():
@@ -48,7 +46,7 @@ def test_the_frozen_lm_is_the_original_before_and_after_a_step(family: str) -> N
     assert torch.equal(lm_logits(backbone), original), "after a step, in training mode, dropout and all"
 
 
-def test_the_adapter_is_back_after_an_exception() -> None:
+def test_the_adapter_is_back_after_an_exception():
     backbone = Backbone(tiny_model("llama"))
     backbone.add_lora({"r": 4, "lora_dropout": 0.1})
     stir(backbone)
@@ -63,7 +61,7 @@ def test_the_adapter_is_back_after_an_exception() -> None:
 
 
 @pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
-def test_fewer_layers_equal_the_cut_model(family: str, model_folder: Callable[..., object]) -> None:
+def test_fewer_layers_equal_the_cut_model(family, model_folder):
     """Layer n means the model cut to n layers, final norm included; and nothing is changed on the way."""
     folder = model_folder(family)
     cut = AutoModel.from_pretrained(folder, num_hidden_layers=1).eval()
@@ -79,7 +77,7 @@ def test_fewer_layers_equal_the_cut_model(family: str, model_folder: Callable[..
         backbone.hidden_states(TOKENS, Attention(), num_layers=3)
 
 
-def test_memory_rows_start_apart() -> None:
+def test_memory_rows_start_apart():
     backbone = Backbone(tiny_model("llama"))
     weight = backbone.causal_lm.get_input_embeddings().weight
     for init in ("vocab", "noise"):
@@ -94,7 +92,7 @@ def test_memory_rows_start_apart() -> None:
         backbone.add_memory(2, "zeros")  # type: ignore[arg-type]
 
 
-def test_memory_rows_live_on_the_scale_of_the_matrix() -> None:
+def test_memory_rows_live_on_the_scale_of_the_matrix():
     """Gemma multiplies its embeddings by sqrt(hidden): a memory row copied from id 42 must read like id 42."""
     backbone = Backbone(tiny_model("gemma3"))
     backbone.add_memory(1)
@@ -104,7 +102,7 @@ def test_memory_rows_live_on_the_scale_of_the_matrix() -> None:
     assert torch.allclose(by_id, by_row, rtol=1e-6)
 
 
-def test_unknown_lora_key() -> None:
+def test_unknown_lora_key():
     with pytest.raises(ValueError, match=r"peft.LoraConfig"):
         Backbone(tiny_model("llama")).add_lora({"rank": 4})
 
@@ -122,18 +120,18 @@ NESTED = "(((.*)*)*)*!"
         {"layers_to_transform": [0], "layers_pattern": NESTED, "target_modules": ["q_proj"]},
     ],
 )
-def test_a_pattern_that_never_ends_is_refused(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_that_never_ends_is_refused(settings, monkeypatch):
     monkeypatch.setattr("embrew.model.adapters.MATCH_SECONDS", 1, raising=False)
     with within(30), pytest.raises(ValueError, match=r"takes more than \d+ seconds .* without repeats within repeats"):
         Backbone(tiny_model("llama")).add_lora({"r": 2, **settings})
 
 
-def test_a_pattern_that_is_none_is_refused() -> None:
+def test_a_pattern_that_is_none_is_refused():
     with pytest.raises(ValueError, match=r"target_modules='\(q_proj' is no regular expression"):
         Backbone(tiny_model("llama")).add_lora({"r": 2, "target_modules": "(q_proj"})
 
 
-def test_patterns_of_modules_work() -> None:
+def test_patterns_of_modules_work():
     backbone = Backbone(tiny_model("llama"))
     backbone.add_lora(
         {"r": 2, "target_modules": r".*\.layers\.\d+\.self_attn\.(q|v)_proj", "rank_pattern": {"q_proj": 4}}

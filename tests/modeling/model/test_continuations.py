@@ -15,8 +15,8 @@ from embrew.model.backbone import Backbone
 from embrew.settings.base import Base
 from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
-from tests.conftest import by_default
 from tests.families import FAMILIES, config_of
+from tests.models import by_default, spread
 
 COUNT = ["gpt_neo", "mpt", "bloom", "falcon-alibi", "falcon-alibi-heads"]  # positions in the row
 CONVOLUTIONS = ["lfm2", "qwen3_5_text", "granitemoehybrid", "olmo_hybrid"]
@@ -24,12 +24,7 @@ CONVOLUTIONS = ["lfm2", "qwen3_5_text", "granitemoehybrid", "olmo_hybrid"]
 
 def encoder_of(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> Encoder:
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.15)
-    backbone = Backbone(model)
+    backbone = Backbone(spread(AutoModelForCausalLM.from_config(config)))
     backbone.add_memory(2, seed=1)
     return Encoder(
         backbone,
@@ -43,13 +38,13 @@ def encoder_of(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> 
 
 
 @pytest.mark.parametrize("name", COUNT)
-def test_a_family_that_counts_places_in_the_row_is_refused(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_family_that_counts_places_in_the_row_is_refused(name, tokenizer):
     with pytest.raises(ValueError, match="counts positions in the row.*use a model family"):
         Llama2Vec().setup(encoder_of(config_of(name), tokenizer))
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_a_family_with_convolutions_is_refused(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_family_with_convolutions_is_refused(name, tokenizer):
     """They read the first continuation's last tokens at the beginning of the second."""
     with pytest.raises(ValueError, match="its convolutions read the end of one"):
         Llama2Vec().setup(encoder_of(config_of(name), tokenizer))
@@ -59,9 +54,7 @@ def test_a_family_with_convolutions_is_refused(name: str, tokenizer: PreTrainedT
     "name",
     by_default(["llama", "gemma3_text", "gpt2"], [name for name in FAMILIES if name not in COUNT + CONVOLUTIONS]),
 )
-def test_in_other_families_each_continuation_has_the_states_that_it_has_alone(
-    name: str, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_in_other_families_each_continuation_has_the_states_that_it_has_alone(name, tokenizer):
     encoder = encoder_of(config_of(name), tokenizer)
     Llama2Vec().setup(encoder)
     text, first, second = (

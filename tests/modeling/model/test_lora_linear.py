@@ -59,7 +59,7 @@ def largest(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 
 
 @pytest.mark.parametrize("how", [{}, {"use_rslora": True}, {"target_modules": ["q_proj", "v_proj", "down_proj"]}])
-def test_without_dropout_it_is_peft(llama: LlamaForCausalLM, how: dict[str, Any]) -> None:
+def test_without_dropout_it_is_peft(llama, how):
     peft = adapted(llama, **how)
     ids = torch.randint(50, (3, 7))
     assert largest(gradients(ours(peft), ids), gradients(peft, ids)) < 1e-11
@@ -73,16 +73,14 @@ def test_without_dropout_it_is_peft(llama: LlamaForCausalLM, how: dict[str, Any]
         {"lora_bias": True},
     ],
 )
-def test_what_it_does_not_cover_is_left_to_peft(
-    llama: LlamaForCausalLM, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_it_does_not_cover_is_left_to_peft(llama, how, monkeypatch):
     peft = adapted(llama, **how)
     monkeypatch.setattr(lora_linear, "_LoraProducts", None)  # calling it would fail
     ids = torch.randint(50, (3, 7))
     assert largest(gradients(ours(peft), ids), gradients(peft, ids)) < 1e-11
 
 
-def test_encoding_in_bfloat16_computes_a_float32_adapter_in_bfloat16_as_autocast_does(llama: LlamaForCausalLM) -> None:
+def test_encoding_in_bfloat16_computes_a_float32_adapter_in_bfloat16_as_autocast_does(llama):
     model = ours(adapted(llama)).float().eval()
     model.requires_grad_(False)
     layer = model.base_model.model.model.layers[0].mlp.up_proj
@@ -101,7 +99,7 @@ def test_encoding_in_bfloat16_computes_a_float32_adapter_in_bfloat16_as_autocast
     assert torch.equal(layer(x.bfloat16()), by_peft)
 
 
-def test_switched_off_and_merged_it_is_the_base(llama: LlamaForCausalLM) -> None:
+def test_switched_off_and_merged_it_is_the_base(llama):
     peft = adapted(llama)
     model, ids = ours(peft), torch.randint(50, (3, 7))
     base = copy.deepcopy(llama).double()(ids).logits
@@ -112,7 +110,7 @@ def test_switched_off_and_merged_it_is_the_base(llama: LlamaForCausalLM) -> None
     assert torch.allclose(model(ids).logits, peft(ids).logits, rtol=0, atol=1e-10)
 
 
-def test_another_input_is_not_given_the_waiting_output(llama: LlamaForCausalLM) -> None:
+def test_another_input_is_not_given_the_waiting_output(llama):
     layer = ours(adapted(llama)).base_model.model.model.layers[0].self_attn
     peft = adapted(llama).base_model.model.model.layers[0].self_attn
     one, other = torch.randn(2, 2, 5, 32, dtype=torch.float64)
@@ -121,7 +119,7 @@ def test_another_input_is_not_given_the_waiting_output(llama: LlamaForCausalLM) 
     assert torch.allclose(layer.v_proj(one), peft.v_proj(one), rtol=0, atol=1e-12)
 
 
-def test_a_waiting_output_is_for_calls_of_the_same_kind(llama: LlamaForCausalLM) -> None:
+def test_a_waiting_output_is_for_calls_of_the_same_kind(llama):
     """One input, read by a layer without gradients or with adapters off, and then by another layer otherwise."""
     model, peft = ours(adapted(llama)), adapted(llama)
     layer, theirs = (one.base_model.model.model.layers[0].self_attn for one in (model, peft))
@@ -167,7 +165,7 @@ def masks(p: float, calls: int, rows: int) -> Tensor:
     return torch.stack(found)
 
 
-def test_masks_are_independent_draws_of_the_probability() -> None:
+def test_masks_are_independent_draws_of_the_probability():
     """Over 1e5 draws per layer: the share, of each column too; pairs of neighbours; pairs of layers; pairs of calls."""
     torch.manual_seed(3)
     p = 0.3
@@ -189,7 +187,7 @@ def test_masks_are_independent_draws_of_the_probability() -> None:
     assert abs(correlation(dropped[:-1], dropped[1:])) < limit
 
 
-def test_bfloat16_is_as_near_to_float64_as_peft(llama: LlamaForCausalLM) -> None:
+def test_bfloat16_is_as_near_to_float64_as_peft(llama):
     exact = adapted(llama, std=0.03)
     ids = torch.randint(50, (5, 21))
     wanted = gradients(exact, ids)
@@ -205,7 +203,7 @@ def test_bfloat16_is_as_near_to_float64_as_peft(llama: LlamaForCausalLM) -> None
     assert gaps[1] < 1.3 * gaps[0] < 0.1
 
 
-def test_a_changed_base_weight_is_cast_again(llama: LlamaForCausalLM) -> None:
+def test_a_changed_base_weight_is_cast_again(llama):
     model, ids = ours(adapted(llama, torch.float32)), torch.randint(50, (3, 7))
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         model(ids)
@@ -228,7 +226,7 @@ def kept(run: Callable[[], Any]) -> int:
     return sum(seen.values())
 
 
-def test_less_is_kept_for_the_backward_pass_than_by_peft(llama: LlamaForCausalLM) -> None:
+def test_less_is_kept_for_the_backward_pass_than_by_peft(llama):
     ids = torch.arange(48).view(2, 24) % 50
     peft = adapted(llama, torch.float32, lora_dropout=0.05)
     assert kept(lambda: ours(peft)(ids)) < 0.75 * kept(lambda: peft(ids))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +71,7 @@ def same(a: Encoder, b: Encoder) -> None:
         [("llama", False), ("llama-tied", True), ("gemma3", True), ("gpt-neox", False)],
     ),
 )
-def test_round_trip(family: str, train_embeddings: bool, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_round_trip(family, train_embeddings, model_folder, tmp_path):
     encoder = whole_then_lora(model_folder(family), lora=False)
     plain = {name: tensor.clone() for name, tensor in encoder.backbone.causal_lm.state_dict().items()}
     add_lora(encoder, train_embeddings=train_embeddings)
@@ -95,7 +94,7 @@ def test_round_trip(family: str, train_embeddings: bool, model_folder: Callable[
 
 
 @pytest.mark.usefixtures("forked")
-def test_in_a_fresh_process_and_soft_prompts(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_in_a_fresh_process_and_soft_prompts(model_folder, tmp_path):
     settings = {"template": "{soft_prompt}{text}", "soft_prompt_tokens": 4, "pooling": "mean", "max_length": 64}
     encoder = whole_then_lora(model_folder("qwen3"), **settings)
     encoder.save_pretrained(tmp_path / "saved", verify="full")
@@ -104,7 +103,7 @@ def test_in_a_fresh_process_and_soft_prompts(model_folder: Callable[[str], Path]
     same(encoder, Encoder.from_pretrained(tmp_path / "saved"))
 
 
-def test_adapters_after_the_weights_in_their_order(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_adapters_after_the_weights_in_their_order(model_folder, tmp_path):
     """Merged ones become part of the weights, and the last stays one."""
     encoder = whole_then_lora(model_folder("llama"))
     encoder.save_pretrained(tmp_path / "one")
@@ -127,9 +126,7 @@ def test_adapters_after_the_weights_in_their_order(model_folder: Callable[[str],
 
 
 @pytest.mark.parametrize("how", ["written", "loaded"])
-def test_changed_weights_are_saved_whole(
-    how: str, model_folder: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changed_weights_are_saved_whole(how, model_folder, tmp_path, caplog):
     """However they were changed, and however little; the log says what differs."""
     encoder = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
     if how == "loaded":

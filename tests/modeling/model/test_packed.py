@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
-from embrew.encoder import Encoder
 from embrew.model.attention import Attention
 from embrew.model.cpu.attention import Packed
 from embrew.model.forward import can_pack, forward, pack, read_layers, write_soft
@@ -44,7 +41,7 @@ def embedded(inner: PreTrainedModel, tokens: Tokens) -> Tensor:
 
 @pytest.mark.parametrize("mode", ["causal", "bidirectional"])
 @pytest.mark.parametrize("family", EVERY)
-def test_states_and_gradients_are_those_of_each_row_alone(family: str, mode: str) -> None:
+def test_states_and_gradients_are_those_of_each_row_alone(family, mode):
     inner, tokens, attention = model(family), batch(), Attention(mode)
     if mode == "bidirectional" and FAMILIES[family].bidirectional is None:
         pytest.skip("the family is causal")
@@ -65,20 +62,20 @@ def test_states_and_gradients_are_those_of_each_row_alone(family: str, mode: str
         assert not inputs.grad[i, length:].any()
 
 
-def test_families_whose_rows_must_stay_apart_are_not_packed() -> None:
+def test_families_whose_rows_must_stay_apart_are_not_packed():
     for family in {*SINGLE} & {*FAMILIES}:
         assert not can_pack(model(family), Attention()), family
     assert can_pack(model("llama"), Attention())
 
 
-def test_rows_beyond_a_window_stay_apart() -> None:
+def test_rows_beyond_a_window_stay_apart():
     inner = model("mistral")
     window = inner.config.sliding_window
     assert pack(inner, batch((window, 2)), Attention()) is not None
     assert pack(inner, batch((window + 1, 2)), Attention()) is None
 
 
-def test_nothing_is_packed_where_texts_are_encoded_or_a_mask_is_needed() -> None:
+def test_nothing_is_packed_where_texts_are_encoded_or_a_mask_is_needed():
     inner = model("llama")
     assert pack(inner, batch(), Attention()) is not None
     assert pack(inner, batch((5,)), Attention()) is None
@@ -87,7 +84,7 @@ def test_nothing_is_packed_where_texts_are_encoded_or_a_mask_is_needed() -> None
         assert pack(inner, batch(), Attention()) is None
 
 
-def test_dropout_on_attention_is_drawn_as_without_packing() -> None:
+def test_dropout_on_attention_is_drawn_as_without_packing():
     inner, tokens = model("llama"), batch()
     for module in inner.modules():
         if hasattr(module, "attention_dropout"):
@@ -106,7 +103,7 @@ def test_dropout_on_attention_is_drawn_as_without_packing() -> None:
 
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-def test_texts_are_read_in_training_as_they_are_encoded(make_encoder: Callable[..., Encoder], attention: str) -> None:
+def test_texts_are_read_in_training_as_they_are_encoded(make_encoder, attention):
     encoder = make_encoder("llama", attention=attention)
     use_own_sdpa(encoder.backbone.inner)
     texts = ["", "a", "<|im_start|> of no text <|endoftext|>", "beyond the limit " * 100, "two words"]
@@ -117,7 +114,7 @@ def test_texts_are_read_in_training_as_they_are_encoded(make_encoder: Callable[.
     torch.testing.assert_close(encoder(tokens), encoded, atol=1e-5, rtol=1e-4)
 
 
-def test_given_vectors_are_read_and_get_gradients() -> None:
+def test_given_vectors_are_read_and_get_gradients():
     inner, vectors = model("llama"), torch.randn(4, 2, 32, generator=torch.Generator().manual_seed(4))
     rows = [
         Row.labelled([0, 0], Segment.SOFT) + Row.labelled(range(5, 5 + length), Segment.TEXT)
@@ -134,7 +131,7 @@ def test_given_vectors_are_read_and_get_gradients() -> None:
     torch.testing.assert_close(found[0], found[1], atol=1e-3, rtol=1e-3)
 
 
-def test_layers_are_read_as_without_packing() -> None:
+def test_layers_are_read_as_without_packing():
     inner, tokens, attention = model("llama"), batch(), Attention()
     weight = tokens.attention_mask[..., None]
     packed = read_layers(inner, embedded(inner, tokens), tokens, attention, lambda states: (states * weight).sum(1))
@@ -144,7 +141,7 @@ def test_layers_are_read_as_without_packing() -> None:
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-def test_a_batch_by_hand() -> None:
+def test_a_batch_by_hand():
     tokens = batch((2, 3))
     packed = Packed.from_tokens(tokens, is_causal=True)
     assert packed.positions[0, :5].tolist() == [0, 1, 0, 1, 2]

@@ -57,7 +57,7 @@ def test_the_same_vectors_on_every_family(family, kernel, make_encoder, monkeypa
 
 
 @pytest.mark.parametrize("mode", ["last", "mean", "weighted_mean"])
-def test_every_pooling_and_memory_tokens(mode, make_encoder: Callable[..., Encoder], monkeypatch):
+def test_every_pooling_and_memory_tokens(mode, make_encoder, monkeypatch):
     for settings in (
         {"memory_tokens": 3, "template": WORDS + "{text}{memory}", "pooling": Pooling(mode, "memory")},
         {"memory_tokens": 0, "template": WORDS + "{instruction}{text}", "pooling": Pooling(mode, "text")},

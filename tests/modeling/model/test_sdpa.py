@@ -26,7 +26,7 @@ def states(rows: int = 2, tokens: int = 6, dtype: torch.dtype = torch.float32) -
 
 @pytest.mark.parametrize("mask", [None, "bool", "float"])
 @pytest.mark.parametrize("causal", [True, False])
-def test_dropout_zeroes_weights_of_the_library(mask: str | None, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_zeroes_weights_of_the_library(mask, causal, monkeypatch):
     """Without anything dropped it is the library's attention; the branch is the one with dropout."""
     module, (q, k, v) = layer(is_causal=causal, groups=2), states()
     given = None
@@ -43,7 +43,7 @@ def test_dropout_zeroes_weights_of_the_library(mask: str | None, causal: bool, m
     assert torch.allclose(found, wanted, atol=1e-6)
 
 
-def test_what_is_dropped_and_its_gradient() -> None:
+def test_what_is_dropped_and_its_gradient():
     torch.manual_seed(1)
     weights = torch.rand(300, 300, requires_grad=True)
     dropped = drop_out(weights, 0.2)
@@ -54,7 +54,7 @@ def test_what_is_dropped_and_its_gradient() -> None:
     assert torch.equal(grad, torch.where(kept, 1 / 0.8, 0.0))
 
 
-def test_under_autocast_it_is_float32() -> None:
+def test_under_autocast_it_is_float32():
     module, (q, k, v) = layer(is_causal=True, groups=2), states()
     exact, _ = sdpa_attention_forward(module, *(x.double() for x in (q, k, v)), None)
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,10 +1,5 @@
 """A soft prompt: learned tokens before everything, trained, saved and switched off with the adapter's stage."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +11,7 @@ from tests.conftest import SENTENCES
 TEMPLATE = "{soft_prompt}{instruction}{text}"
 
 
-def test_rows_of_the_vocabulary_as_a_prompt_are_that_prompt(model_folder: Callable[[str], Path]) -> None:
+def test_rows_of_the_vocabulary_as_a_prompt_are_that_prompt(model_folder):
     """With the embeddings of real tokens in it, a soft prompt is those tokens."""
     soft = Encoder.from_pretrained(model_folder("llama"), template=TEMPLATE, soft_prompt_tokens=3)
     ids = soft.tokenizer("the fox", add_special_tokens=False).input_ids[:3]
@@ -29,7 +24,7 @@ def test_rows_of_the_vocabulary_as_a_prompt_are_that_prompt(model_folder: Callab
         torch.testing.assert_close(soft(soft.tokenize([SENTENCES[0]])), wanted, rtol=0, atol=1e-6)
 
 
-def test_trained_saved_opened(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_trained_saved_opened(model_folder, tmp_path):
     encoder = Encoder.from_pretrained(model_folder("llama"), template=TEMPLATE, soft_prompt_tokens=3, seed=7)
     encoder.backbone.add_lora({"r": 2})
     objective = build.objective({"type": "contrastive"})

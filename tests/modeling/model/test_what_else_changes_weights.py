@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ def cosines(one: Any, other: Any) -> float:
 
 
 @pytest.fixture
-def opened(model_folder: Callable[[str], Path]) -> Callable[..., Encoder]:
+def opened(model_folder) -> Callable[..., Encoder]:
     def make(family: str = "llama", **settings: Any) -> Encoder:
         return Encoder.from_pretrained(model_folder(family), device="cpu", max_length=64, pooling="mean", **settings)
 
@@ -33,7 +32,7 @@ KINDS = [{"use_dora": True}, {"lora_bias": True}, {"bias": "all"}, {"use_rslora"
 
 
 @pytest.mark.parametrize("lora", by_default([{"use_dora": True}, {"bias": "all"}], KINDS))
-def test_a_merged_adapter_is_the_adapter(lora: dict[str, Any], opened, tmp_path: Path) -> None:
+def test_a_merged_adapter_is_the_adapter(lora, opened, tmp_path):
     encoder = opened("phi")  # whose layers have biases
     encoder.backbone.add_lora({"r": 4, "lora_alpha": 16, **lora})
     stir(encoder.backbone, 0.1)
@@ -52,7 +51,7 @@ def test_a_merged_adapter_is_the_adapter(lora: dict[str, Any], opened, tmp_path:
     assert cosines(before, Encoder.from_pretrained(tmp_path / "merged", device="cpu").encode(TEXTS)) > 0.99999
 
 
-def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(base_model, "supports_natively", lambda *_: True)
     encoder = opened(dtype="bfloat16")
     assert encoder.backbone.inner.rotary_emb.inv_freq.dtype == torch.float32
@@ -67,7 +66,7 @@ def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("lora", [{}, {"init_lora_weights": "pissa"}, {"bias": "all"}, {"bias": "lora_only"}])
-def test_the_frozen_lm_is_the_original_whatever_a_lora_trains(lora: dict[str, Any], opened) -> None:
+def test_the_frozen_lm_is_the_original_whatever_a_lora_trains(lora, opened):
     encoder, original = opened("phi"), opened("phi")
     encoder.backbone.add_lora({"r": 4, "lora_alpha": 8, **lora})
     encoder.keep_frozen_lm()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,7 +200,7 @@ def test_demonstrations_that_fit_a_budget(make_encoder, caplog):
     ids=str,
 )
 @pytest.mark.usefixtures("forked")
-def test_saved_opened_and_verified(model_folder: Callable[[str], Path], tmp_path: Path, settings):
+def test_saved_opened_and_verified(model_folder, tmp_path, settings):
     encoder = Encoder.from_pretrained(
         model_folder("llama"), template=TEMPLATE, demonstrations=Demonstrations(**settings)
     )

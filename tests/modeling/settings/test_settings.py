@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,14 +35,12 @@ OTHER: dict[str, Any] = {  # a value of every setting that is not that of BASE
 }
 
 
-def test_every_setting_is_tried() -> None:
+def test_every_setting_is_tried():
     assert OTHER.keys() == EncoderSettings.model_fields.keys()
 
 
 @pytest.mark.parametrize("name", EncoderSettings.model_fields)
-def test_from_a_recipe_to_a_folder_and_back(
-    name: str, model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_a_recipe_to_a_folder_and_back(name, model_folder, tmp_path, monkeypatch):
     """Recipe → encoder → folder → encoder; then a change in memory, and one in the recipe, are noticed."""
     values = {**BASE, "model": str(model_folder("llama"))}
     plain, changed = (Recipe.from_values({"encoder": each}) for each in (values, {**values, name: OTHER[name]}))
@@ -64,13 +60,13 @@ def test_from_a_recipe_to_a_folder_and_back(
 
 
 @pytest.mark.parametrize("name", EncoderSettings.model_fields)
-def test_python_takes_what_a_recipe_takes(name: str, model_folder: Callable[[str], Path]) -> None:
+def test_python_takes_what_a_recipe_takes(name, model_folder):
     given = {**BASE, name: OTHER[name]}
     recipe = Recipe.from_values({"encoder": {**given, "model": str(model_folder("llama"))}})
     assert Encoder.from_pretrained(model_folder("llama"), **given).settings == recipe.encoder.settings
 
 
-def test_other_settings_on_the_same_weights(make_encoder: Callable[..., Encoder]) -> None:
+def test_other_settings_on_the_same_weights(make_encoder):
     encoder = make_encoder(memory_tokens=0, attention="causal", pooling="mean")
     changes = {"attention": "bidirectional", "template": "Say: {text}", "max_length": 9, "normalize": False}
     made = encoder.with_settings(**changes)
@@ -82,7 +78,7 @@ def test_other_settings_on_the_same_weights(make_encoder: Callable[..., Encoder]
         encoder.with_settings(template="{text}{memory}")
 
 
-def test_a_setting_at_its_default_is_not_written() -> None:
+def test_a_setting_at_its_default_is_not_written():
     plain = EncoderSettings.create()
     assert list(plain.as_dict()) == [
         *("template", "words_after", "attention", "pooling", "prompts", "max_length", "normalize")
@@ -116,13 +112,13 @@ def test_a_setting_at_its_default_is_not_written() -> None:
         ({"pooling": Pooling("mean", "echo")}, ValueError, "put {echo} after {text}"),
     ],
 )
-def test_what_is_refused_in_python(given: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_what_is_refused_in_python(given, error, words):
     with pytest.raises(error, match=words) as caught:
         EncoderSettings.create(**given)
     assert "\n" not in str(caught.value)
 
 
-def test_one_template_in_a_list_is_that_template() -> None:
+def test_one_template_in_a_list_is_that_template():
     """In hashes, too: what was evaluated or encoded with one form is found with the other."""
     single = EncoderSettings.create(template="a {text}")
     assert EncoderSettings.create(template=["a {text}"]) == EncoderSettings.create(template=("a {text}",)) == single

@@ -35,12 +35,12 @@ SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 
 
 @pytest.fixture(scope="module")
-def nano_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def nano_gguf(tmp_path_factory) -> Path:
     return write_gguf(NANO, tmp_path_factory.mktemp("gguf") / "nano.Q8_0.gguf", pre="smollm", weights="Q8_0")
 
 
 @pytest.mark.parametrize("name", [pytest.param("qwen2", marks=pytest.mark.slow), "mistral"])
-def test_tokens_and_vectors_of_the_original(name: str, tmp_path: Path) -> None:
+def test_tokens_and_vectors_of_the_original(name, tmp_path):
     """With the tokenizers of public models, on texts that tokenizers disagree on."""
     family, pre = FAMILIES[name]
     folder = tiny_lm(family, AutoTokenizer.from_pretrained(real_tokenizer_folder(name)), tmp_path / "lm", **SIZES)
@@ -52,7 +52,7 @@ def test_tokens_and_vectors_of_the_original(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=2e-6)
 
 
-def test_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converted_once(tmp_path, monkeypatch):
     """The second opening reads the user's cache, and gives the same; a damaged or removed one is made again."""
     monkeypatch.setenv("EMBREW_CACHE", str(tmp_path / "cache"))
     file = write_gguf(NANO, tmp_path / "nano.Q8_0.gguf", pre="smollm", weights="Q8_0")
@@ -75,7 +75,7 @@ def test_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert gguf.clear_cache() > 0 and gguf.conversion_of((file,)) is None
 
 
-def test_no_conversion_is_kept_where_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_conversion_is_kept_where_it_cannot_be(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file, no folder")
     monkeypatch.setenv("EMBREW_CACHE", str(tmp_path / "cache"))
     file = write_gguf(NANO, tmp_path / "nano.gguf", pre="smollm")
@@ -86,14 +86,14 @@ def test_no_conversion_is_kept_where_it_cannot_be(tmp_path: Path, monkeypatch: p
     assert not list((tmp_path / "other" / "gguf").iterdir())
 
 
-def test_tokens_that_are_lost_are_named(tmp_path: Path) -> None:
+def test_tokens_that_are_lost_are_named(tmp_path):
     """Phi-2 has tokens for runs of spaces."""
     folder = tiny_lm("llama", AutoTokenizer.from_pretrained(real_tokenizer_folder("phi2")), tmp_path / "lm", **SIZES)
     with pytest.raises(ValueError, match=r"its tokenizer finds ' +' in texts as one token"):
         Encoder.from_pretrained(write_gguf(folder, tmp_path / "lm.gguf", pre="phi-2"))
 
 
-def test_split_files_are_one_model(tmp_path: Path) -> None:
+def test_split_files_are_one_model(tmp_path):
     whole = write_gguf(NANO, tmp_path / "whole.gguf", pre="smollm")
     (tmp_path / "split").mkdir()
     write_gguf(NANO, tmp_path / "split" / "nano.gguf", pre="smollm", parts=3)
@@ -112,7 +112,7 @@ def test_split_files_are_one_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_trained_saved_exported_and_reopened(nano_gguf: Path, tmp_path: Path) -> None:
+def test_trained_saved_exported_and_reopened(nano_gguf, tmp_path):
     """The folder holds the file itself by a hard link, and says what it is; a fresh process gives the same vectors."""
     rows = [{"query": f"question {i} on {text}", "positive": text} for i, text in enumerate(TEXTS) if text.strip()]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -180,7 +180,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_refused_in_one_line(kind: str, nano_gguf: Path, tmp_path: Path) -> None:
+def test_refused_in_one_line(kind, nano_gguf, tmp_path):
     damage, message = BROKEN[kind]
     shutil.copyfile(nano_gguf, tmp_path / "model.gguf")
     path = damage(tmp_path / "model.gguf")
@@ -189,18 +189,18 @@ def test_refused_in_one_line(kind: str, nano_gguf: Path, tmp_path: Path) -> None
     assert "\n" not in str(raised.value)
 
 
-def test_four_bits_need_the_original(nano_gguf: Path) -> None:
+def test_four_bits_need_the_original(nano_gguf):
     with pytest.raises(ValueError, match=r"GGUF file of type Q8_0, and quantization: nf4 quantises the original"):
         Encoder.from_pretrained(nano_gguf, quantization="nf4")
 
 
-def test_the_missing_package_is_named(nano_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_package_is_named(nano_gguf, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gguf" else found(name, *rest))
     with pytest.raises(ImportError, match=r'pip install "embrew\[gguf\]"'):
         Encoder.from_pretrained(nano_gguf)
 
 
-def test_unknown_word_rules_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_word_rules_are_said(tmp_path, caplog):
     Encoder.from_pretrained(write_gguf(NANO, tmp_path / "nano.gguf", pre="grandmother"), pooling="mean")
     assert "splits texts by the rule 'grandmother', which is not known here" in caplog.text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture
-def base(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
+def base(model_folder, tmp_path) -> Path:
     """The user's own model."""
     return shutil.copytree(model_folder("llama"), tmp_path / "mine")
 
@@ -43,7 +42,7 @@ def edit_in_place(path: Path) -> None:
         file.write(b"\x12\x3f")
 
 
-def test_only_weights_are_links(base: Path, tmp_path: Path) -> None:
+def test_only_weights_are_links(base, tmp_path):
     """An edit of the user's config.json moved the vectors by 0.4, since the encoder's was the same file."""
     saved(base, tmp_path / "encoder")
     before, kept = vectors(tmp_path / "encoder"), tmp_path / "encoder" / "base"
@@ -56,7 +55,7 @@ def test_only_weights_are_links(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_checksums", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_weights_that_are_edited_in_place_are_noticed(with_checksums: bool, base: Path, tmp_path: Path) -> None:
+def test_weights_that_are_edited_in_place_are_noticed(with_checksums, base, tmp_path):
     """The message says how, and what it says repairs the encoder and leaves the edited model as it is."""
     original = shutil.copyfile(base / WEIGHTS, tmp_path / "original.safetensors")
     saved(base, tmp_path / "encoder")
@@ -75,7 +74,7 @@ def test_weights_that_are_edited_in_place_are_noticed(with_checksums: bool, base
     assert (base / WEIGHTS).read_bytes() == edited
 
 
-def test_weights_that_change_before_saving_are_not_kept(base: Path, tmp_path: Path) -> None:
+def test_weights_that_change_before_saving_are_not_kept(base, tmp_path):
     """The adapter would be saved with weights that it was not trained on."""
     encoder = Encoder.from_pretrained(base, device="cpu", pooling="mean")
     encoder.backbone.add_lora({"r": 2})
@@ -86,7 +85,7 @@ def test_weights_that_change_before_saving_are_not_kept(base: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_base_of_links_shards_and_other_folders(base: Path, tmp_path: Path) -> None:
+def test_a_base_of_links_shards_and_other_folders(base, tmp_path):
     """As in the Hub's cache, where every file is a link into a folder of contents; and with a folder of its own."""
     AutoModelForCausalLM.from_pretrained(base).save_pretrained(tmp_path / "sharded", max_shard_size="40KB")
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -6,14 +6,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from transformers import BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
 
 from embrew.encoder import Encoder
 from embrew.storage.base_model import weights_sha256
@@ -21,16 +20,16 @@ from tests.timing import within
 
 
 @pytest.fixture
-def copied(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
+def copied(model_folder, tmp_path) -> Path:
     return Path(shutil.copytree(model_folder("llama"), tmp_path / "copied"))
 
 
-def test_not_there() -> None:
+def test_not_there():
     with pytest.raises(FileNotFoundError, match=r"'no-such/model' is not nano, smollm2-135m, not a folder"):
         Encoder.from_pretrained("no-such/model")
 
 
-def test_what_sees_its_future_is_no_causal_lm(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_what_sees_its_future_is_no_causal_lm(tmp_path, tokenizer):
     """A BERT that says of itself that it is a decoder, and is not one."""
     config = BertConfig(
         vocab_size=300,
@@ -48,7 +47,7 @@ def test_what_sees_its_future_is_no_causal_lm(tmp_path: Path, tokenizer: PreTrai
         Encoder.from_pretrained(tmp_path)
 
 
-def test_an_encoder_decoder(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_an_encoder_decoder(tmp_path, tokenizer):
     config = T5Config(vocab_size=300, d_model=32, d_ff=64, num_layers=1, num_heads=4, d_kv=8)
     T5ForConditionalGeneration(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -56,14 +55,14 @@ def test_an_encoder_decoder(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) 
         Encoder.from_pretrained(tmp_path)
 
 
-def test_an_unknown_family(copied: Path) -> None:
+def test_an_unknown_family(copied):
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps({**config, "model_type": "brontosaurus"}))
     with pytest.raises(ValueError, match="family that transformers does not know"):
         Encoder.from_pretrained(copied)
 
 
-def test_broken_weights(copied: Path) -> None:
+def test_broken_weights(copied):
     tensors = load_file(copied / "model.safetensors")
     tensors["model.layers.0.mlp.down_proj.weight"][0, 0] = float("nan")
     save_file(tensors, copied / "model.safetensors", metadata={"format": "pt"})
@@ -71,14 +70,14 @@ def test_broken_weights(copied: Path) -> None:
         Encoder.from_pretrained(copied)
 
 
-def test_truncated_weights(copied: Path) -> None:
+def test_truncated_weights(copied):
     content = (copied / "model.safetensors").read_bytes()
     (copied / "model.safetensors").write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match="model.safetensors cannot be read: not a valid safetensors file"):
         Encoder.from_pretrained(copied)
 
 
-def test_pickled_weights_are_not_read(copied: Path) -> None:
+def test_pickled_weights_are_not_read(copied):
     torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
     (copied / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="cannot be opened"):
@@ -87,7 +86,7 @@ def test_pickled_weights_are_not_read(copied: Path) -> None:
         weights_sha256(copied)
 
 
-def test_no_tokenizer(copied: Path) -> None:
+def test_no_tokenizer(copied):
     for path in copied.glob("tokenizer*"):
         path.unlink()
     with pytest.raises(ValueError, match="cannot be opened"):
@@ -113,7 +112,7 @@ CONFIG: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("key", CONFIG)
-def test_values_of_a_configuration_are_refused_at_once_in_one_line(key: str, copied: Path) -> None:
+def test_values_of_a_configuration_are_refused_at_once_in_one_line(key, copied):
     path = copied / "config.json"
     content = json.loads(path.read_text())
     for value in CONFIG[key]:
@@ -125,7 +124,7 @@ def test_values_of_a_configuration_are_refused_at_once_in_one_line(key: str, cop
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
-def test_a_pipe_is_refused_and_not_opened(name: str, copied: Path) -> None:
+def test_a_pipe_is_refused_and_not_opened(name, copied):
     (copied / name).unlink()
     os.mkfifo(copied / name)
     with (
@@ -136,7 +135,7 @@ def test_a_pipe_is_refused_and_not_opened(name: str, copied: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["embrew.json", "tokenizer.json", "base/model.safetensors", "memory.safetensors"])
-def test_a_pipe_in_an_encoder_is_refused(name: str, copied: Path, tmp_path: Path) -> None:
+def test_a_pipe_in_an_encoder_is_refused(name, copied, tmp_path):
     folder = tmp_path / "encoder"
     encoder = Encoder.from_pretrained(copied, pooling="mean", template="{text}{memory}", memory_tokens=1)
     encoder.save_pretrained(folder, verify="off")
@@ -147,7 +146,7 @@ def test_a_pipe_in_an_encoder_is_refused(name: str, copied: Path, tmp_path: Path
         Encoder.from_pretrained(folder)
 
 
-def test_a_normalizer_that_expands_a_text_is_refused(copied: Path) -> None:
+def test_a_normalizer_that_expands_a_text_is_refused(copied):
     """`e` becomes 1000 letters, three times: 10⁹ characters of each."""
     longer = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 1000}
     path = copied / "tokenizer.json"

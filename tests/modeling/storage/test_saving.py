@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -44,7 +43,7 @@ def same(a: Encoder, b: Encoder) -> None:
 
 
 @pytest.mark.parametrize("family", by_default(["llama-tied", "gemma3"], ["llama-tied", "qwen3", "gemma3", "gpt-neox"]))
-def test_round_trip(family: str, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_round_trip(family, model_folder, tmp_path):
     encoder = opened(model_folder(family))
     encoder.save_pretrained(tmp_path / "saved")
     again = Encoder.from_pretrained(tmp_path / "saved")
@@ -56,7 +55,7 @@ def test_round_trip(family: str, model_folder: Callable[[str], Path], tmp_path: 
     same(encoder, Encoder.from_pretrained(tmp_path / "twice"))
 
 
-def test_the_folder_stands_alone(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_folder_stands_alone(model_folder, tmp_path):
     """A base without a public name travels with the encoder, and no path of this machine is written."""
     base = tmp_path / "somewhere" / "my-base"
     base.mkdir(parents=True)
@@ -71,9 +70,7 @@ def test_the_folder_stands_alone(model_folder: Callable[[str], Path], tmp_path: 
     same(encoder, Encoder.from_pretrained(moved))
 
 
-def test_saved_from_another_working_directory(
-    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saved_from_another_working_directory(model_folder, tmp_path, monkeypatch):
     shutil.copytree(model_folder("llama"), tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     encoder = Encoder.from_pretrained("model")
@@ -87,9 +84,7 @@ def test_saved_from_another_working_directory(
 
 
 @pytest.mark.parametrize("process", ["fork", pytest.param("new interpreter", marks=pytest.mark.slow)])
-def test_nano_is_named_by_its_hash_and_verified_in_a_fresh_process(
-    process: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_nano_is_named_by_its_hash_and_verified_in_a_fresh_process(process, request, tmp_path):
     """In a fork of a process without embrew; in a new interpreter, as a user has it, with the slow tests."""
     if process == "fork":
         request.getfixturevalue("forked")
@@ -108,7 +103,7 @@ def test_nano_is_named_by_its_hash_and_verified_in_a_fresh_process(
         Encoder.from_pretrained(tmp_path / "saved")
 
 
-def test_an_existing_folder_is_left_alone(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_existing_folder_is_left_alone(model_folder, tmp_path):
     encoder = opened(model_folder("llama"))
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "mine.txt").write_text("precious")
@@ -148,13 +143,7 @@ def corrupt_settings(folder: Path) -> None:
         (corrupt_settings, "embrew.json holds template"),
     ],
 )
-def test_the_proof_notices(
-    corrupt: Callable[[Path], None],
-    words: str,
-    model_folder: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_proof_notices(corrupt, words, model_folder, tmp_path, monkeypatch):
     """What is damaged between writing and verification is found; the folder is not left behind, the model unchanged."""
     encoder = opened(model_folder("llama"))
     before = encoder.encode(SENTENCES)
@@ -171,9 +160,7 @@ def test_the_proof_notices(
     assert np.array_equal(encoder.encode(SENTENCES), before)
 
 
-def test_an_adapter_that_does_nothing_is_noticed(
-    model_folder: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_adapter_that_does_nothing_is_noticed(model_folder, tmp_path, caplog):
     encoder = opened(model_folder("llama"), lora=False)
     encoder.backbone.add_lora({"r": 4})  # B is zero
     encoder.save_pretrained(tmp_path / "untrained")
@@ -184,7 +171,7 @@ def test_an_adapter_that_does_nothing_is_noticed(
     assert Encoder.from_pretrained(tmp_path / "saved").steps == 3
 
 
-def test_no_pickle_and_other_errors(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_no_pickle_and_other_errors(model_folder, tmp_path):
     encoder = opened(model_folder("llama"))
     encoder.save_pretrained(tmp_path / "saved")
     files = [path for path in (tmp_path / "saved").rglob("*") if path.is_file()]

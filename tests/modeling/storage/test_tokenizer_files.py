@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from tokenizers import processors
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from embrew.storage.parts import check_tokenizer, first_difference, write_tokenizer
 from tests.tokenizer_kinds import CLASSES, gpt_neox
@@ -19,7 +17,7 @@ def following(token: str, number: int) -> processors.TemplateProcessing:
 
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("own", [False, True])
-def test_a_written_tokenizer_is_reopened_as_it_is(name: str, own: bool, tmp_path: Path) -> None:
+def test_a_written_tokenizer_is_reopened_as_it_is(name, own, tmp_path):
     """Whatever its class would rebuild; with `own`, its post-processor has other tokens than the class puts there."""
     tokenizer = CLASSES[name]()
     if own:
@@ -35,7 +33,7 @@ def test_a_written_tokenizer_is_reopened_as_it_is(name: str, own: bool, tmp_path
     assert len(CLASSES) == 9
 
 
-def test_what_its_class_rebuilds_is_said_by_index_and_token(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_what_its_class_rebuilds_is_said_by_index_and_token(tmp_path, tokenizer):
     """GPT-NeoX's class drops what follows a text; the first index that differs is named, not two long lists."""
     mine = gpt_neox()
     mine.backend_tokenizer.post_processor = following("<|padding|>", 1)

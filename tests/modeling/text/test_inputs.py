@@ -97,24 +97,24 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.fixture
-def encoder(make_encoder: Callable[..., Encoder]) -> Encoder:
+def encoder(make_encoder) -> Encoder:
     return make_encoder()
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_every_container(container: str, encoder: Encoder) -> None:
+def test_every_container(container, encoder):
     expected = encoder.encode(TEXTS)
     for method in ("encode", "encode_query", "encode_document"):
         assert np.array_equal(getattr(encoder, method)(CONTAINERS[container](TEXTS)), expected), method
 
 
 @pytest.mark.parametrize("single", SINGLE)
-def test_one_text_gives_one_vector(single: str, encoder: Encoder) -> None:
+def test_one_text_gives_one_vector(single, encoder):
     assert np.array_equal(encoder.encode(SINGLE[single]), encoder.encode(["a fox"])[0])
 
 
 @pytest.mark.parametrize("kind", TOKENS)
-def test_token_ids(kind: str, encoder: Encoder) -> None:
+def test_token_ids(kind, encoder):
     expected = encoder.encode([[5, 6, 7], [8, 9, 10]])
     assert np.array_equal(encoder.encode(TOKENS[kind]), expected[0])
     assert np.array_equal(encoder.encode([TOKENS[kind], [8, 9, 10]]), expected)
@@ -125,19 +125,19 @@ def test_token_ids(kind: str, encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize(("inputs", "words"), NOT_TEXTS)
-def test_what_is_no_text(inputs: Any, words: str, encoder: Encoder) -> None:
+def test_what_is_no_text(inputs, words, encoder):
     with pytest.raises(TypeError, match=words):
         encoder.encode(inputs() if callable(inputs) else inputs)
 
 
 @pytest.mark.parametrize(("options", "error", "words"), BAD_OPTIONS)
-def test_options_that_say_nothing(options: dict[str, Any], error: type[Exception], words: str, encoder: Encoder):
+def test_options_that_say_nothing(options, error, words, encoder):
     for method in (encoder.encode, encoder.encode_query, encoder.encode_document):
         with pytest.raises(error, match=words):
             method(["a"], **options)
 
 
-def test_length_limits(make_encoder: Callable[..., Encoder]) -> None:
+def test_length_limits(make_encoder):
     assert lengths_of(8) == lengths_of({"document": 8, "query": 8}) == {"query": 8, "document": 8}
     for wrong, error, words in (
         (0, ValueError, "max_length=0; give 1 or more"),
@@ -150,7 +150,7 @@ def test_length_limits(make_encoder: Callable[..., Encoder]) -> None:
             make_encoder(max_length=wrong)
 
 
-def test_truncation_within_a_context(encoder: Encoder) -> None:
+def test_truncation_within_a_context(encoder):
     expected = encoder.encode(TEXTS, truncate_dim=8)
     with encoder.truncate_embeddings(8):
         assert np.array_equal(encoder.encode(TEXTS), expected)

@@ -1,7 +1,5 @@
 """Memory tokens by length: how many, which ones, and that all else works with different numbers in a batch."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +21,7 @@ def names(segments: list[int]) -> str:
     return "".join(Segment(s).name[0] for s in segments)  # P, T(EXT), M
 
 
-def test_segments_of_a_framed_text(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_segments_of_a_framed_text(tokenizer):
     template = Template('{instruction}say "{text}" now:{memory}', tokenizer, MEMORY)
     (row,) = template.rows(["fox"], instruction="Do: ")
     text = tokenizer.decode([i for i, s in zip(*row, strict=True) if s == Segment.TEXT])
@@ -34,7 +32,7 @@ def test_segments_of_a_framed_text(tokenizer: PreTrainedTokenizerFast) -> None:
     assert body[0] == BOS
 
 
-def test_what_stands_before_the_text_is_tokenised_with_it(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_what_stands_before_the_text_is_tokenised_with_it(tokenizer):
     template = Template("{instruction}{text}", tokenizer)
     (row,) = template.rows(["the river"], instruction="near ")
     assert row.ids == tokenizer("near the river").input_ids, "as Sentence-Transformers joins prompt and text"
@@ -42,7 +40,7 @@ def test_what_stands_before_the_text_is_tokenised_with_it(tokenizer: PreTrainedT
 
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(CHARACTERS), limit=st.integers(16, 40))
-def test_no_text_ever_loses_its_frame(tokenizer: PreTrainedTokenizerFast, text: str, limit: int) -> None:
+def test_no_text_ever_loses_its_frame(tokenizer, text, limit):
     template = Template('{instruction}"{text}" means:{memory}{eos}', tokenizer, MEMORY)
     (row,) = template.rows([text], instruction="In: ", max_length=limit)
     assert len(row.ids) == len(row.segments) <= limit
@@ -52,20 +50,20 @@ def test_no_text_ever_loses_its_frame(tokenizer: PreTrainedTokenizerFast, text: 
     assert row.ids[-len(suffix) :] == suffix
 
 
-def test_special_tokens_in_a_text_stay_text(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_special_tokens_in_a_text_stay_text(tokenizer):
     (row,) = Template("{text}{memory}", tokenizer, MEMORY).rows(["a </s> <pad> <s> <mem0>"])
     assert row.ids.count(EOS) == 0 and row.ids.count(0) == 0 and row.ids.count(BOS) == 1
     assert tokenizer.decode([i for i in row.ids[1:] if i not in MEMORY]) == "a </s> <pad> <s> <mem0>"
 
 
-def test_ids_are_taken_as_they_are(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_ids_are_taken_as_they_are(tokenizer):
     template = Template("{instruction}{text}{memory}", tokenizer, MEMORY)
     (row,) = template.rows([[20, 21, 22, 23]], max_length=5)
     assert row.ids == [BOS, 20, 21, *MEMORY]
     assert names(row.segments) == "PTTMM"
 
 
-def test_an_empty_text_without_any_frame_still_is_a_row(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_an_empty_text_without_any_frame_still_is_a_row(tokenizer):
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="</s>")
     template = Template("{text}", bare)
     assert template.bos_ids == [], "BOS is not put where the tokenizer knows none"
@@ -76,19 +74,19 @@ def test_an_empty_text_without_any_frame_still_is_a_row(tokenizer: PreTrainedTok
     ("bad", "error", "words"),
     [("half \ud800 of", ValueError, "text 8 holds a lone surrogate"), (None, TypeError, "text 8 is NoneType")],
 )
-def test_what_is_not_text(tokenizer: PreTrainedTokenizerFast, bad: Any, error: type[Exception], words: str) -> None:
+def test_what_is_not_text(tokenizer, bad, error, words):
     with pytest.raises(error, match=words):
         Template("{text}", tokenizer).rows(["fine", bad], first=7)
 
 
-def test_a_limit_that_leaves_no_room(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_limit_that_leaves_no_room(tokenizer):
     with pytest.raises(ValueError, match="raise max_length or shorten the instruction"):
         Template("{instruction}{text}{memory}", tokenizer, MEMORY).rows(
             ["text"], instruction="A long instruction " * 5, max_length=20
         )
 
 
-def test_a_chat_template_is_never_applied(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_chat_template_is_never_applied(tokenizer):
     chatty = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, bos_token="<s>", eos_token="</s>")
     chatty.chat_template = "{% for m in messages %}CHAT {{ m.content }}{% endfor %}"
     plain = Template("{text}", tokenizer).rows(["hello there"])
@@ -108,7 +106,7 @@ def test_a_chat_template_is_never_applied(tokenizer: PreTrainedTokenizerFast) ->
         ("{text}{echo}{echo}", "give {echo} once, after {text}"),
     ],
 )
-def test_patterns_that_cannot_be(pattern: str, words: str) -> None:
+def test_patterns_that_cannot_be(pattern, words):
     with pytest.raises(ValueError, match=words):
         split_pattern(pattern)
 
@@ -156,7 +154,7 @@ def test_texts_as_sentences(tokenizer, text, expected):
     assert Template('"{text}" means', tokenizer, preparation="sentence").rows([text]) == plain.rows([expected])
 
 
-def test_an_instruction_may_stand_after_the_text(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_an_instruction_may_stand_after_the_text(tokenizer):
     """Each row has its own; a long text loses its end, never the instruction."""
     template = Template('"{text}", {instruction}:{memory}', tokenizer, MEMORY)
     asked = ["sum it up", "say what follows"]
@@ -169,7 +167,7 @@ def test_an_instruction_may_stand_after_the_text(tokenizer: PreTrainedTokenizerF
     assert next(template.rows(["the fox"], instruction=words)[0].ids for words in asked) == rows[0].ids
 
 
-def test_a_soft_prompt_comes_first(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_soft_prompt_comes_first(tokenizer):
     template = Template("{soft_prompt}{instruction}{text}{memory}", tokenizer, MEMORY, [302, 303])
     (row,) = template.rows(["the fox " * 20], instruction="Do: ", max_length=20)
     assert row.ids[:3] == [BOS, 302, 303] and row.ids[-2:] == MEMORY and len(row.ids) == 20
@@ -190,6 +188,6 @@ def test_a_soft_prompt_comes_first(tokenizer: PreTrainedTokenizerFast) -> None:
         ("{text}{eos}{instruction}", [], "{instruction} once, before"),
     ],
 )
-def test_places_that_are_refused(pattern: str, soft: list[int], words: str, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_places_that_are_refused(pattern, soft, words, tokenizer):
     with pytest.raises(ValueError, match=words):
         Template(pattern, tokenizer, [], soft)
