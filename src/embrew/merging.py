@@ -371,7 +371,7 @@ def _card_facts(
         past = each.encoder.card_facts
         facts: CardFacts = {**without_scores(past), "curves": {}, "kept": {}} if past else {}
         records += [facts] if facts not in records else []
-    averaged = {
+    averaged: dict[str, Any] = {
         "method": method,
         "weights": list(mixture),
         "inputs": [{"name": each.name, "sha256": each.sha256, "steps": each.encoder.steps} for each in read],

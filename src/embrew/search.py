@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from embrew.progress import progress
 from embrew.ranking import BM25, FUSION_DEPTH, reciprocal_rank_fusion
 from embrew.text_encoder import (
     BLOCK,
+    EncodeOptions,
     TextEncoder,
     checked_vectors,
     encode_options,
@@ -268,7 +269,7 @@ class SearchIndex:
         texts = {document.content: row for row, document in reversed([*enumerate(self.documents)])}
         new = list(dict.fromkeys(document.content for document in documents if document.content not in texts))
         options = encode_options(self.encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-        blocks = _embedded(self.encoder, new, {**options, **self.query_options})
+        blocks = _embedded(self.encoder, new, EncodeOptions(**{**options, **self.query_options}))
         vectors = np.concatenate([self.index.reconstruct_n(0, len(self.documents)), *blocks])
         texts |= {text: len(self.documents) + number for number, text in enumerate(new)}
         index = _empty_index(self.index.d)
@@ -310,7 +311,7 @@ def _empty_index(dimensions: int) -> faiss.IndexFlatIP:
     return _faiss().IndexFlatIP(dimensions)
 
 
-def _embedded(encoder: TextEncoder, texts: Sequence[str], options: dict[str, Any]) -> Iterator[np.ndarray]:
+def _embedded(encoder: TextEncoder, texts: Sequence[str], options: EncodeOptions) -> Iterator[np.ndarray]:
     """Yield unit vectors of documents, `BLOCK` at a time."""
     with progress(len(texts), "encode", "text", show=options["show_progress_bar"]) as bar:
         for start in range(0, len(texts), BLOCK):

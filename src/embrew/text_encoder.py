@@ -41,6 +41,7 @@ class EncodeOptions(TypedDict, total=False):
     convert_to_numpy: bool
     num_layers: int
     show_progress_bar: bool
+    truncate_dim: int
 
 
 def encode_options(

@@ -68,7 +68,7 @@ def adapt(
     with stopping(lambda: f"finished parts are in {output}; the same command resumes"):
         report = run(names, output=output, columns=columns_of(column), overrides=overrides, **options)
     _show(report, output)
-    return report
+    return {**report}
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -140,7 +140,7 @@ def into_space(model: str, overrides: Overrides = None, *, output: Output = Path
             row["model"],
             "–" if row["layers"] is None else str(row["layers"]),
             str(row["dimensions"]),
-            *(f"{100 * row[key]:.1f}" for key in scores.values()),
+            *(f"{100 * row[key]:.1f}" for key in scores.values()),  # type: ignore[literal-required]
             f"{1000 * row['seconds_per_query']:.1f}",
         )
         for row in report["rows"]
@@ -148,4 +148,4 @@ def into_space(model: str, overrides: Overrides = None, *, output: Output = Path
     print_table(("", "layers", "dimensions", *scores, "ms per query"), rows)
     folder = output / report["encoder"]
     print_line("encoder: ", (str(folder), "bold"), f"; {command('search', folder, '--index', options['index'])}")
-    return report
+    return {**report}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,7 +104,7 @@ def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], fro
     choice = choose_demonstrations(encoder, context, read_numbers(choose), dev, from_train=from_train)
     columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}
     notes = {0: "all off", max(choice.dev): "all on"}
-    rows = []
+    rows: list[Sequence[str | Text]] = []
     for count in choice.dev:
         scores = (f"{100 * column[count]:.2f}" if count in column else "" for column in columns.values())
         remarks = [*([notes[count]] if count in notes else []), *(["chosen on dev"] if count == choice.chosen else [])]

@@ -67,7 +67,8 @@ def mine(
 
     rows = load(pairs, kind="pairs", split=split, columns=columns, max_rows=max_rows, shuffle_seed=seed)
     documents = [document.content for document in read_documents(corpus)] if corpus else None
-    mined = find(open_model(model, pooling=pooling), rows, corpus=documents, **options)
+    encoder: Any = open_model(model, pooling=pooling)
+    mined = find(encoder, rows, corpus=documents, **options)
     examples = random.Random(seed).sample(mined.rows, min(EXAMPLES, len(mined.rows)))
     _show(examples, mined)
     counts = {

@@ -180,7 +180,7 @@ def _option_type(annotation: Any) -> Any:
         return annotation
     element = _option_type(arguments[0])
     if get_origin(element) is Literal:  # which Typer does not take in a list
-        element = StrEnum("Choice", [(value, value) for value in get_args(element)])
+        element = StrEnum("Choice", {value: value for value in get_args(element)})  # type: ignore[misc, no-redef]
     return list[element]  # type: ignore[valid-type]
 
 

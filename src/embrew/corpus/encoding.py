@@ -33,7 +33,7 @@ from embrew.model.batching import compute_ahead
 from embrew.progress import progress
 from embrew.search import Changes
 from embrew.stores import Place, StorePath, locked
-from embrew.text_encoder import TextEncoder
+from embrew.text_encoder import EncodeOptions, TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ def encode_shards(
     stream: Generator[Shard],
     job: Job,
     manifest: Manifest,
-    options: dict[str, Any],
+    options: EncodeOptions,
     *,
     total: int | None = None,
 ) -> None:

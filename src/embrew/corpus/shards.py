@@ -29,7 +29,7 @@ from embrew.files.writing import atomic_path, write_json
 from embrew.model.batching import NotFinite, default_batch_tokens
 from embrew.storage.base_model import check_speed
 from embrew.stores import Place, local_copy
-from embrew.text_encoder import BLOCK, TextEncoder, describe_run, encode_options
+from embrew.text_encoder import BLOCK, EncodeOptions, TextEncoder, describe_run, encode_options
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ def device_of(encoder: TextEncoder) -> torch.device:
     return torch.device(getattr(encoder, "device", None) or "cpu")
 
 
-def encode_options_of(encoder: TextEncoder, job: Job, *, show_progress_bar: bool) -> dict[str, Any]:
+def encode_options_of(encoder: TextEncoder, job: Job, *, show_progress_bar: bool) -> EncodeOptions:
     """Return keywords for the encode methods.
 
     Raises:
@@ -190,7 +190,7 @@ def encode_options_of(encoder: TextEncoder, job: Job, *, show_progress_bar: bool
     return options
 
 
-def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: dict[str, Any]) -> np.ndarray:
+def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: EncodeOptions) -> np.ndarray:
     """Return the float32 `(rows, dimensions)` vectors of a shard; that of a blank text may be zero.
 
     Raises:

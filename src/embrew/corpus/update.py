@@ -40,7 +40,7 @@ from embrew.corpus.shards import (
 )
 from embrew.files.writing import atomic_folder, claimed, link_or_copy, recover
 from embrew.search import Changes
-from embrew.text_encoder import TextEncoder
+from embrew.text_encoder import EncodeOptions, TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ def _keys(names: Iterable[str]) -> np.ndarray:
     return np.fromiter(map(hash, names), dtype=np.int64)
 
 
-def _encode_unknown(encoder: TextEncoder, job: Job, manifest: Manifest, rows: _Rows, options: dict[str, Any]) -> int:
+def _encode_unknown(encoder: TextEncoder, job: Job, manifest: Manifest, rows: _Rows, options: EncodeOptions) -> int:
     """Encode the texts without a vector into shards of their own and add them to `rows`; return how many they were."""
     folder, begun = job.local_folder, _resumed_manifest(job, manifest)
     earlier = [(folder, entry) for entry in begun.shards.values()]

@@ -161,18 +161,21 @@ def export_encoder(
             if verify == "full":
                 device = str(encoder.device)
                 verified = {runtime.name: verify_runtime(runtime, out, portable.parity, device) for runtime in selected}
-                portable.parity["verified"] = verified
+                portable.parity["verified"] = {str(name): facts for name, facts in verified.items()}
                 (out / EXPORT.file).write_text(json.dumps(portable.parity, ensure_ascii=False))
             write_checksums(out)
 
 
 def _write(
-    portable: PortableEncoder, runtimes: Sequence[Runtime], types: dict[str, str], verify: str, out: Path
+    portable: PortableEncoder, runtimes: Sequence[Runtime], types: dict[RuntimeName, str], verify: str, out: Path
 ) -> None:
     """Write the files of runtimes, the reference vectors, and the card."""
     for runtime in runtimes:
         runtime.write(portable, out, types[runtime.name])
-    portable.parity["runtimes"], portable.parity["checks"] = types, {"verify": verify}
+    portable.parity["runtimes"], portable.parity["checks"] = (
+        {str(name): of for name, of in types.items()},
+        {"verify": verify},
+    )
     (out / EXPORT.file).write_text(json.dumps(portable.parity, ensure_ascii=False))
     wrong_vectors(portable).write(out / FILE)
     (out / CARD).write_text(_card(portable, runtimes, out), encoding="utf-8")

@@ -51,7 +51,7 @@ def layers_of(inner: Any) -> list[nn.Module]:
     return layers * inner.config.num_hidden_layers if len(layers) == 1 and has_module(inner, SHARED) else layers
 
 
-def causal_layers(inner: PreTrainedModel) -> list[str]:
+def causal_layers(inner: PreTrainedModel | None) -> list[str]:
     """Return the kinds of the layers that mix tokens without attention, so from left to right in every mode."""
     kinds = getattr(getattr(inner, "config", None), "layer_types", None) or ()
     return [kind for kind in kinds if kind not in ATTENTION]

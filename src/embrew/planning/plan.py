@@ -127,7 +127,7 @@ def plan_recipe(
 
 def _tiny_encoder(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Encoder:
     """Return an encoder with the recipe's texts, templates and tokenizer on a tiny model of random weights."""
-    sizes = dict.fromkeys(("hidden_size", "intermediate_size"), WIDTH)
+    sizes: dict[str, Any] = dict.fromkeys(("hidden_size", "intermediate_size"), WIDTH)
     sizes |= dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 1)
     sizes |= {
         "vocab_size": max(config.vocab_size, len(tokenizer)),

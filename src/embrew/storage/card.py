@@ -271,7 +271,7 @@ def _training(facts: CardFacts, *, again: bool) -> str:
     return "\n\n".join(sections)
 
 
-def _table_or_none(overlaps: list[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]) -> str:
+def _table_or_none(overlaps: Sequence[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]) -> str:
     shared = [row for row in overlaps if row[3]["rows"]]
     if not shared:
         return f"None of {', '.join(dict.fromkeys(name for _, _, name, _ in overlaps))} occurs in it."
