@@ -22,7 +22,6 @@ from embrew.progress import progress
 from embrew.ranking import BM25, FUSION_DEPTH, reciprocal_rank_fusion
 from embrew.text_encoder import (
     BLOCK,
-    EncodeOptions,
     TextEncoder,
     checked_vectors,
     encode_options,
@@ -311,9 +310,9 @@ def _empty_index(dimensions: int) -> faiss.IndexFlatIP:
     return _faiss().IndexFlatIP(dimensions)
 
 
-def _embedded(encoder: TextEncoder, texts: Sequence[str], options: EncodeOptions) -> Iterator[np.ndarray]:
+def _embedded(encoder: TextEncoder, texts: Sequence[str], options: Mapping[str, object]) -> Iterator[np.ndarray]:
     """Yield unit vectors of documents, `BLOCK` at a time."""
-    with progress(len(texts), "encode", "text", show=options["show_progress_bar"]) as bar:
+    with progress(len(texts), "encode", "text", show=bool(options["show_progress_bar"])) as bar:
         for start in range(0, len(texts), BLOCK):
             block = texts[start : start + BLOCK]
             with bar.shared():
