@@ -268,7 +268,7 @@ class SearchIndex:
         texts = {document.content: row for row, document in reversed([*enumerate(self.documents)])}
         new = list(dict.fromkeys(document.content for document in documents if document.content not in texts))
         options = encode_options(self.encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-        blocks = _embedded(self.encoder, new, EncodeOptions(**{**options, **self.query_options}))
+        blocks = _embedded(self.encoder, new, {**options, **self.query_options})
         vectors = np.concatenate([self.index.reconstruct_n(0, len(self.documents)), *blocks])
         texts |= {text: len(self.documents) + number for number, text in enumerate(new)}
         index = _empty_index(self.index.d)

@@ -172,10 +172,8 @@ def _write(
     """Write the files of runtimes, the reference vectors, and the card."""
     for runtime in runtimes:
         runtime.write(portable, out, types[runtime.name])
-    portable.parity["runtimes"], portable.parity["checks"] = (
-        {str(name): of for name, of in types.items()},
-        {"verify": verify},
-    )
+    portable.parity["runtimes"] = {str(name): dtype for name, dtype in types.items()}
+    portable.parity["checks"] = {"verify": verify}
     (out / EXPORT.file).write_text(json.dumps(portable.parity, ensure_ascii=False))
     wrong_vectors(portable).write(out / FILE)
     (out / CARD).write_text(_card(portable, runtimes, out), encoding="utf-8")
