@@ -38,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+WITHOUT_LOG_LINES = (results.table, results.diff, plan.plan, runs.runs, runs.doctor, runs.cache)
 for function in (
     adapt.adapt,
     train.train,
@@ -57,8 +58,9 @@ for function in (
     plan.plan,
     runs.runs,
     runs.doctor,
+    runs.cache,
 ):
-    command(app, quiet=function not in (results.table, results.diff, plan.plan, runs.runs, runs.doctor))(function)
+    command(app, quiet=function not in WITHOUT_LOG_LINES)(function)
 app.add_typer(analyze.app, name="analyze", help="Analyse vectors, attention, layers or learning curves of models.")
 app.add_typer(
     context.app,

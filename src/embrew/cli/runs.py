@@ -1,7 +1,8 @@
-"""`embrew runs`: what a folder holds, and how to resume or open it. `embrew doctor`: whether embrew works here."""
+"""`embrew runs`: what a folder holds. `embrew doctor`: whether embrew works here. `embrew cache`: what it keeps."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import typer
 from rich.text import Text
 
 from embrew.cli.console import Record, print_json, print_line, print_table
+from embrew.files.names import user_cache
 from embrew.inspection import Contents, inspect, percentages
 
 STYLES = {
@@ -90,3 +92,23 @@ def doctor(*, self_test: bool = True) -> Record:
         print_json(document)
         raise typer.Exit(1)
     return document
+
+
+def cache(*, clear: bool = False) -> Record:
+    """Show the GGUF models that embrew has converted and keeps, so that opening them again is faster.
+
+    They lie in `embrew` in the user's cache, or in `$EMBREW_CACHE`. The GGUF files themselves are elsewhere.
+
+    Args:
+        clear: Delete them; they are converted again when they are opened.
+    """
+    models = []
+    for folder in sorted(path for path in (user_cache() / "gguf").glob("*") if path.is_dir()):
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        models.append({"folder": str(folder), "bytes": size})
+        print_line(f"{size / 1e6:8,.0f} MB  ", (str(folder), "bold"), "  deleted" if clear else "")
+        if clear:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not models:
+        print_line(f"{user_cache()} holds no converted models")
+    return {"models": models, "deleted": clear}

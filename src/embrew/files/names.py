@@ -1,4 +1,4 @@
-"""Names of files that are safe to read and write, and paths of this machine that are written by their name alone."""
+"""Names of files that are safe to read and write, paths that are written by their name alone, and the user's cache."""
 
 from __future__ import annotations
 
@@ -136,3 +136,9 @@ def check_path_known(path: str, key: str = "") -> None:
         raise FileNotFoundError(
             f"{what} was saved by name, without its folder; set {key or 'PATH'}=FOLDER/{base_name(path)}"
         )
+
+
+def user_cache() -> Path:
+    """Return the folder of what embrew keeps between runs: `$EMBREW_CACHE`, or `embrew` in the user's cache."""
+    users = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("EMBREW_CACHE") or Path(users) / "embrew")

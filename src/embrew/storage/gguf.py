@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import io
 import logging
-import os
 import re
 import shutil
 import tempfile
@@ -26,6 +25,7 @@ from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from embrew.files.checksums import NAME, content_hash, file_sha256, is_intact, write_checksums
+from embrew.files.names import user_cache
 from embrew.files.reading import broken, is_content_error
 from embrew.files.writing import atomic_folder
 
@@ -168,22 +168,9 @@ def quantization_type(files: Sequence[Path]) -> str | None:
         return None
 
 
-def cache_folder() -> Path:
-    """Return the folder of converted models: `$EMBREW_CACHE/gguf`, or `embrew/gguf` in the user's cache."""
-    users = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("EMBREW_CACHE") or Path(users) / "embrew") / "gguf"
-
-
-def clear_cache() -> int:
-    """Delete the converted models of the user's cache, and return their bytes. Their GGUF files stay."""
-    size = sum(path.stat().st_size for path in cache_folder().rglob("*") if path.is_file())
-    shutil.rmtree(cache_folder(), ignore_errors=True)
-    return size
-
-
 def conversion_of(files: Sequence[Path]) -> Path | None:
     """Return the folder in the user's cache that holds a GGUF model converted; None: there is none that is intact."""
-    folder = cache_folder() / _conversion_name(*((file, file.stat().st_mtime_ns) for file in files))
+    folder = user_cache() / "gguf" / _conversion_name(*((file, file.stat().st_mtime_ns) for file in files))
     return folder if (folder / NAME).is_file() and is_intact(folder) else None
 
 
@@ -209,7 +196,7 @@ def keep_conversion(files: Sequence[Path], model: PreTrainedModel, tokenizer: Pr
     """
     if model.dtype != torch.float32 or _unknown_word_rule(files) is not None:
         return
-    folder = cache_folder() / _conversion_name(*((file, file.stat().st_mtime_ns) for file in files))
+    folder = user_cache() / "gguf" / _conversion_name(*((file, file.stat().st_mtime_ns) for file in files))
     with suppress(OSError):  # FileExistsError among them: another process keeps it at this moment
         folder.parent.mkdir(parents=True, exist_ok=True)
         size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())

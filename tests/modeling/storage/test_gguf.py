@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer
+from typer.testing import CliRunner
 
+from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.opening import open_model
@@ -72,7 +74,9 @@ def test_converted_once(tmp_path, monkeypatch):
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\1\0")
     np.testing.assert_array_equal(Encoder.from_pretrained(file, pooling="mean").encode(TEXTS), first.encode(TEXTS))
     assert gguf.conversion_of((file,)) == kept  # made again
-    assert gguf.clear_cache() > 0 and gguf.conversion_of((file,)) is None
+    done = CliRunner().invoke(app, ["cache", "--json"])
+    assert json.loads(done.stdout)["models"][0]["folder"] == str(kept)
+    assert CliRunner().invoke(app, ["cache", "--clear"]).exit_code == 0 and gguf.conversion_of((file,)) is None
 
 
 def test_no_conversion_is_kept_where_it_cannot_be(tmp_path, monkeypatch):
