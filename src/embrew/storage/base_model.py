@@ -338,7 +338,8 @@ def open_base(
         cast_weights(model, dtype)
     _probe(model.eval(), name, architecture)
     if parts and conversion_of(parts) is None:
-        keep_conversion(parts, model, tokenizer)
+        with quiet():
+            keep_conversion(parts, model, tokenizer)
     if verified and expected is not None:
         return model, tokenizer, expected
     base = base_of(name, revision=getattr(model.config, "_commit_hash", None) or revision)
