@@ -214,7 +214,7 @@ def page(found: dict[str, Any]) -> None:
         of_domains = (scores[domain].get(name) for domain in scores)
         cells.append([name, *("–" if one is None else f"{100 * statistics.mean(one):.1f}" for one in of_domains)])
     lines = [
-        "# The best encoder of five domains",
+        "# The best encoder, by domain",
         "",
         "nDCG@10 × 100 on the test, means over seeds. Where no step was better on dev, a trained row is its start.",
         "",

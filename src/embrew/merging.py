@@ -143,7 +143,7 @@ def merge_encoder(
     encoder = Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
     encoder.backbone.dequantize()
     what = "the merged weights give other vectors than the adapters"
-    difference = check_same(reference_vectors(encoder), expected, encoder.backbone.dtype, what=what)
+    difference = check_same(reference_vectors(encoder), expected, encoder.backbone, what=what)
     logger.info("merged adapters: %d; largest difference between vectors: %.1e", settings["adapters"], difference)
     encoder.merged_adapters = []
     encoder.compute_dtype = None  # how much of the adapter rounding would take is not known any more

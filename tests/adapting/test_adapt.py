@@ -355,9 +355,7 @@ def test_ready_models_race(model_folder, encoder_folder, tmp_path, monkeypatch, 
 
 def test_methods_are_for_language_models(encoder_folder, tmp_path):
     _, pairs = write_data(tmp_path)
-    with pytest.raises(
-        ValueError, match="method='lbr' is for language models that are no embedding models, as bert is"
-    ):
+    with pytest.raises(ValueError, match="method='lbr' is for plain language models; bert is an embedding model"):
         adapt(encoder_folder("bert"), pairs=pairs, output=tmp_path / "out", method="lbr")
 
 

@@ -174,7 +174,7 @@ def test_a_memory_token_that_starts_as_the_prompt_s_last_token_is_that_prompt():
 
 def test_words_that_are_another_number_of_tokens_are_refused():
     for tokens in ({"memory_tokens": 3}, {"soft_prompt_tokens": 3}):
-        with pytest.raises(ValueError, match=r"the words of memory_init are 2 tokens, and start 3; give as many"):
+        with pytest.raises(ValueError, match=r"the words of memory_init make 2 tokens, but there are 3 memory tokens"):
             Encoder.from_pretrained("nano", memory_init={"words": "a cat"}, **tokens)
     for wrong in ({"word": "a"}, {"words": 3}, {"words": "a", "more": "b"}, {}):
         with pytest.raises(ValueError, match="give vocab, noise, mean"):

@@ -199,7 +199,7 @@ def test_a_difference_names_settings_and_scores(tmp_path):
     [
         ({"dataset_revision": "2"}, "c was evaluated on another version of the data than a"),
         ({"settings": {"protocol": "all"}}, "c was evaluated by another protocol (protocol: 'all', not None) than a"),
-        ({"kind": "sts"}, "c was evaluated as sts, not retrieval: another kind of task than a"),
+        ({"kind": "sts"}, "c was evaluated as another kind of task (sts, not retrieval) than a"),
     ],
 )
 def test_results_of_other_data_or_protocols_are_not_compared(tmp_path, change, reason):

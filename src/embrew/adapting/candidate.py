@@ -33,7 +33,7 @@ from embrew.storage.parts import BASE
 from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)
-REPAIR = "remove the file; the same command makes it again"
+REPAIR = "delete the file; the same command writes it again"
 PLANS, MINED, TRAINED, RESULTS, DEV = "plans", "mined", "model", "results", "dev"
 """Folders in the output folder."""
 AS_IS, CONTRAST, BM25 = "as-is", "contrast", "bm25"
@@ -250,7 +250,8 @@ class Candidate:
             steps=recipe.stages[-1].training["max_steps"],
         )
         if dev.main_score <= as_is.dev.main_score:
-            logger.info("no step was better on dev (%.1f) than the start, which stays", 100 * dev.main_score)
+            scores = 100 * dev.main_score, 100 * as_is.dev.main_score
+            logger.info("no step was better on dev than the model as it is (%.1f and %.1f), which stays", *scores)
             return row
         test = self.score(encoder, name, "test")
         results = self.subfolder(RESULTS, name)

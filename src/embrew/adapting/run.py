@@ -58,7 +58,7 @@ def export_best(best: RaceRow, candidate: Candidate, *, export: bool) -> tuple[P
     folder, target = candidate.folder / ENCODER, candidate.folder / EXPORT
     encoder = _write_encoder(best, candidate, folder)
     if encoder is None:
-        logger.warning("%s is the best as it is, and is not exported: use it where it is", best.name)
+        logger.warning("%s is the best without training; nothing is exported, use the original model", best.name)
         return None, False
     if not export:
         return folder, False
@@ -187,7 +187,8 @@ def adapt(
     )
     document_source = None if documents is None else data_source(documents, "documents")
     pair_source = None if pairs is None else data_source(pairs, "pairs", columns=columns)
-    starts = [find_start(str(name), trains=name not in as_is) for name in (*models, *as_is)]
+    only_scored = [str(name) for name in ([as_is] if isinstance(as_is, str | Path) else as_is)]
+    starts = [find_start(name, trains=name not in only_scored) for name in (*map(str, models), *only_scored)]
     _check_starts(starts, options)
     with claimed_by_first(Path(output), "working in"):
         return race(starts, document_source, pair_source, Path(output), options)
@@ -248,10 +249,10 @@ def _check_starts(starts: Sequence[Start], options: RaceOptions) -> None:
         return
     if len(embedding_models) == len(starts):
         raise ValueError(
-            f"method={options.method!r} is for language models that are no embedding models, as "
-            f"{', '.join(embedding_models)} is; leave --method out, or add such a model"
+            f"method={options.method!r} is for plain language models; {', '.join(embedding_models)} is an embedding "
+            "model already; leave --method out, or add a language model"
         )
-    logger.info("%s is trained of bare language models, and not of %s", options.method, ", ".join(embedding_models))
+    logger.info("%s is for plain language models; skipped for %s", options.method, ", ".join(embedding_models))
 
 
 def _check_method(name: str, defaults: Defaults) -> None:

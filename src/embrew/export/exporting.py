@@ -162,7 +162,7 @@ def export_encoder(
                 device = str(encoder.device)
                 verified = {runtime.name: verify_runtime(runtime, out, portable.parity, device) for runtime in selected}
                 portable.parity["verified"] = {str(name): facts for name, facts in verified.items()}
-                (out / EXPORT.file).write_text(json.dumps(portable.parity, ensure_ascii=False))
+                (out / EXPORT.file).write_text(json.dumps(portable.parity, ensure_ascii=False), encoding="utf-8")
             write_checksums(out)
 
 
@@ -174,7 +174,7 @@ def _write(
         runtime.write(portable, out, types[runtime.name])
     portable.parity["runtimes"] = {str(name): dtype for name, dtype in types.items()}
     portable.parity["checks"] = {"verify": verify}
-    (out / EXPORT.file).write_text(json.dumps(portable.parity, ensure_ascii=False))
+    (out / EXPORT.file).write_text(json.dumps(portable.parity, ensure_ascii=False), encoding="utf-8")
     wrong_vectors(portable).write(out / FILE)
     (out / CARD).write_text(_card(portable, runtimes, out), encoding="utf-8")
 

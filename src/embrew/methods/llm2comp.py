@@ -77,8 +77,8 @@ class SplitTexts:
         longest, room, min_context, min_rest = self.limits(encoder)
         if template.between is not None:
             raise ValueError(
-                f"template={template.pattern!r} repeats the text, and compression splits it where it is read once; "
-                "leave {echo} out"
+                f"template={template.pattern!r} repeats the text, but compression can split only a text that is read "
+                "once; remove {echo}"
             )
         if min_context > room or min_context + min_rest > longest:
             raise ValueError(
@@ -109,7 +109,7 @@ class SplitTexts:
         limits = self.limits(encoder)
         shortest = limits.min_context + limits.min_rest
         keep = [i for i, ids in enumerate(text_ids(list(dataset["text"]), encoder)) if len(ids) >= shortest]
-        none = f"none of {len(dataset)} texts has {shortest} tokens, the least that compression can split"
+        none = f"all {len(dataset)} texts are shorter than {shortest} tokens, the minimum that compression can split"
         shorter = f"compression leaves out {{}} of {{}} texts shorter than {shortest} tokens"
         dataset = usable(dataset, keep, otherwise=none, left_out=shorter)
         if self.split == "sentence":

@@ -426,7 +426,9 @@ def _initial_rows(model: Any, k: int, init: MemoryInit | Sequence[int], seed: in
     elif isinstance(init, str):
         raise ValueError(f"memory_init={init!r}; choose from vocab, noise, mean, {{words: TEXT}}")
     elif len(init) != k:
-        raise ValueError(f"the words of memory_init are {len(init)} tokens, and start {k}; give as many")
+        raise ValueError(
+            f"the words of memory_init make {len(init)} tokens, but there are {k} memory tokens; give words of as many"
+        )
     else:
         rows = weight[list(init)]
     return rows.clone()

@@ -36,7 +36,7 @@ class Demonstrator(nn.Module):
         self.project: nn.Sequential | None = None
         self.learned: nn.Parameter | None = None
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # as in `pooling.LatentAttention`
             if settings.projects:
                 self.project = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
             if settings.learnable:

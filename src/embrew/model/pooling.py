@@ -37,7 +37,7 @@ class LatentAttention(nn.Module):
         attention_width = heads * (head_width or width)
         self.heads = heads
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # the CPU's alone: those of GPUs would not be restored
             self.latents = nn.Parameter(torch.randn(latents, width))
             self.norm_states, self.norm_latents, self.norm_inner = (nn.LayerNorm(width) for _ in range(3))
             self.query = nn.Linear(width, attention_width, bias=False)

@@ -80,9 +80,10 @@ def folders_by_name(entries: Sequence[str]) -> dict[str, list[str]]:
     unnamed = {path for name, path in split if not name}
     folders: dict[str, list[str]] = {}
     for name, path in split:
-        folder_name = Path(path).name
-        if not name and sum(Path(other).name == folder_name for other in unnamed) > 1:
-            folder_name = "/".join(Path(path).parts[-2:])
+        parts = Path(path).absolute().parts  # also of "."
+        folder_name = parts[-1]
+        if not name and sum(Path(other).absolute().name == folder_name for other in unnamed) > 1:
+            folder_name = "/".join(parts[-2:])
         folders.setdefault(name or folder_name, []).append(path)
     return folders
 
@@ -216,7 +217,7 @@ class Comparison:
 
 
 def compare_models(models: Sequence[Model]) -> Comparison:
-    """Compare models, each of another name, on the tasks that all have alike; the rest is named with the reason."""
+    """Compare models with distinct names on tasks evaluated alike for all; name the other tasks with the reason."""
     by_task: dict[tuple[str, str], list[list[Result]]] = {}  # one list per model, one result per seed
     for i, model in enumerate(models):
         for result in chain(*model.seeds):
@@ -250,9 +251,9 @@ def _not_comparable(models: Sequence[Model], results: Sequence[Sequence[Result]]
 
 
 def _different(first: Result, second: Result) -> str | None:
-    """Return in what two results of a task differ that changes its score for any model; None if in nothing."""
+    """Return the difference in evaluation that makes two results of a task incomparable; None if there is none."""
     if first.kind != second.kind:
-        return f"as {second.kind}, not {first.kind}: another kind of task"
+        return f"as another kind of task ({second.kind}, not {first.kind})"
     if first.run.get("dataset_revision") != second.run.get("dataset_revision"):
         return "on another version of the data"
     ours, theirs = (

@@ -24,6 +24,7 @@ from embrew.files.writing import atomic_folder
 from embrew.float32 import full_float32
 from embrew.identity import adapters_to_replay
 from embrew.model.adapters import BITSANDBYTES, AdapterState, adapter_state
+from embrew.model.backbone import Backbone
 from embrew.model.context_vectors import prepare_context
 from embrew.model.contexts import Context
 from embrew.model.encoder_module import EncoderModule
@@ -106,10 +107,12 @@ def save_encoder(
         for name, context in encoder.contexts.items():
             write_context(out, name, context)
         if encoder.card_facts is not None:
-            (out / CARD_FACTS).write_text(json.dumps(encoder.card_facts, indent=2, ensure_ascii=False))
+            (out / CARD_FACTS).write_text(
+                json.dumps(encoder.card_facts, indent=2, ensure_ascii=False), encoding="utf-8"
+            )
         (out / CARD).write_text(model_card(encoder), encoding="utf-8")
         for name, text in texts.items():
-            (out / check_file_name(name, what="extra")).write_text(text)
+            (out / check_file_name(name, what="extra")).write_text(text, encoding="utf-8")
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)  # compared by the reader that verification starts
         settings["checks"] = verify_folder(encoder, out, verify) if verify != "off" else {"verify": "off"}
@@ -166,15 +169,15 @@ def tolerance(dtype: torch.dtype, layers: int = 12) -> float:
     return 1e-5 * max(1.0, layers / 12) if dtype == torch.float32 else 2e-2
 
 
-def check_same(vectors: Tensor, expected: Tensor, dtype: torch.dtype, *, what: str) -> float:
+def check_same(vectors: Tensor, expected: Tensor, backbone: Backbone, *, what: str) -> float:
     """Return the largest difference of unit vectors that should be the same.
 
     Raises:
-        RuntimeError: it is larger than allowed; `what` begins the message.
+        RuntimeError: it is larger than allowed for the backbone's dtype and layers; `what` begins the message.
     """
-    difference = float((vectors - expected).abs().max())
-    if not difference <= tolerance(dtype):
-        raise RuntimeError(f"{what}: largest difference {difference:.2e}, allowed {tolerance(dtype):.0e} ({dtype})")
+    difference, allowed = float((vectors - expected).abs().max()), tolerance(backbone.dtype, backbone.num_layers)
+    if not difference <= allowed:
+        raise RuntimeError(f"{what}: largest difference {difference:.2e}, allowed {allowed:.0e} ({backbone.dtype})")
     return difference
 
 
@@ -230,7 +233,7 @@ def verify_folder(encoder: EncoderModule, folder: Path, verify: str) -> dict[str
             reopened = _vectors_reopened(encoder, folder)
             checks["compared_with"] = "the folder opened anew"
         what = "the saved folder gives other vectors than the encoder in memory"
-        checks["reopened_max_difference"] = check_same(reopened, expected, encoder.backbone.dtype, what=what)
+        checks["reopened_max_difference"] = check_same(reopened, expected, encoder.backbone, what=what)
     if isinstance(encoder.backbone.model, PeftModel) and encoder.steps:
         with encoder.backbone.adapter_off():
             base_vectors = reference_vectors(encoder)

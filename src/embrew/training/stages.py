@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -90,6 +91,8 @@ def train(
                     run.skip(index)
                     encoder = None
                 else:
+                    encoder = None  # freed before the next stage opens it from its folder
+                    gc.collect()  # an evaluation refers to its encoder, and to itself
                     encoder = train_stage(run, index, announce)
             return run.open_saved() if encoder is None else encoder
 
@@ -107,9 +110,9 @@ def train_stage(run: Run, index: int, announce: Announce | None = None) -> Encod
     data = run.read_rows(index, encoder)
     if announce is not None and run.process.is_main_process:
         announce(index, encoder, objective, data.rows, data.order, run.sharded)
-    # For compression only: how much of the loss that a context saves its memory tokens save too.
+    # For compression only: which share of what the full context saves in loss the memory tokens save.
     gap = run.results.gap_closed(index, objective, data.held_out, encoder)
-    # Training step and trainer.
+    # Training step and trainer. The loss: `TrainStep.forward` calls the objective with the encoder and a batch.
     if run.sharded:
         logger.info("%s  weights sharded over %d processes (FSDP2)", stage.name, run.process.num_processes)
         sharding.shard(encoder, run.process.device, compute=torch.bfloat16 if args.bf16 else None)
