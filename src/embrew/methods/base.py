@@ -110,7 +110,7 @@ class Objective:
 
     @property
     def single_instruction(self) -> str | None:
-        """The settings by which rows of a data set cannot have several instructions, and the reason; None: they can."""
+        """Why the settings allow only one instruction per data set, for the error message; None: several are allowed."""
         return None
 
     def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
@@ -150,7 +150,7 @@ class Objective:
         raise NotImplementedError(f"{type(self).__name__} has no collate")
 
     def passes(self, encoder: Encoder, batch: Batch) -> tuple[list[Tokens], list[Tokens]]:
-        """Return the tokens of a batch that pass through layers with a gradient, and those without, for a plan."""
+        """Return the tokens of a batch that are run with gradients, and those without; planning counts them."""
         return [part for part in batch.values() if isinstance(part, Tokens)], []
 
     def num_items(self, batch: Batch) -> dict[str, int]:

@@ -33,19 +33,19 @@ logger = logging.getLogger(__name__)
 
 
 class SplitLimits(NamedTuple):
-    """Numbers of tokens.
+    """Token limits.
 
     Attributes:
-        text: maximum number of a text, without BOS.
-        context: maximum number of a context, besides the template's tokens.
-        min_context: minimum number of a context.
-        min_rest: minimum number of a continuation; 0: texts are not split.
+        text: maximum tokens per text, without BOS.
+        context: maximum tokens per context, besides the template's.
+        min_context: minimum tokens per context.
+        min_continuation: minimum tokens per continuation; 0: texts are not split.
     """
 
     text: int
     context: int
     min_context: int
-    min_rest: int
+    min_continuation: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +74,16 @@ class SplitTexts:
     def check_lengths(self, encoder: Encoder) -> None:
         """Raise if no text could be read and split."""
         template, limit = encoder.template, encoder.max_length["document"]
-        longest, room, min_context, min_rest = self.limits(encoder)
+        longest, room, min_context, min_continuation = self.limits(encoder)
         if template.between is not None:
             raise ValueError(
                 f"template={template.pattern!r} repeats the text, but compression can split only a text that is read "
                 "once; remove {echo}"
             )
-        if min_context > room or min_context + min_rest > longest:
+        if min_context > room or min_context + min_continuation > longest:
             raise ValueError(
                 f"max_length.document={limit} has room for a context of {room} tokens and a text of {longest}, and the "
-                f"shortest context has {min_context}, the shortest continuation {min_rest} "
+                f"shortest context has {min_context}, the shortest continuation {min_continuation} "
                 f"(skip_rows={self.skip_rows}, min_context_tokens={self.min_context_tokens}, "
                 f"min_target_tokens={self.min_target_tokens}); lower one of the three, or raise max_length"
             )
@@ -107,7 +107,7 @@ class SplitTexts:
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Leave out texts that are too short to split; log how many have no sentence end to be split at."""
         limits = self.limits(encoder)
-        shortest = limits.min_context + limits.min_rest
+        shortest = limits.min_context + limits.min_continuation
         keep = [i for i, ids in enumerate(text_ids(list(dataset["text"]), encoder)) if len(ids) >= shortest]
         none = f"all {len(dataset)} texts are shorter than {shortest} tokens, the minimum that compression can split"
         shorter = f"compression leaves out {{}} of {{}} texts shorter than {shortest} tokens"
@@ -142,7 +142,7 @@ class SplitTexts:
         ends: list[list[int]] = sentence_ends(texts, encoder) if self.split == "sentence" else [[]] * len(texts)
         tokens = [ids[: limits.text] for ids in text_ids(texts, encoder)]
         for ids, sizes, stops in zip(tokens, self._ranges(tokens, encoder), ends, strict=True):
-            if not limits.min_rest:
+            if not limits.min_continuation:
                 halves.append((ids[: sizes[-1]], []))
                 continue
             draw = random.Random(f"{seed} {ids}")
@@ -153,8 +153,8 @@ class SplitTexts:
 
     def _ranges(self, tokens: Sequence[list[int]], encoder: Encoder) -> list[range]:
         """Return the numbers of tokens that the context of each text may have."""
-        longest, room, min_context, min_rest = self.limits(encoder)
-        return [range(min_context, min(min(len(ids), longest) - min_rest, room) + 1) for ids in tokens]
+        longest, room, min_context, min_continuation = self.limits(encoder)
+        return [range(min_context, min(min(len(ids), longest) - min_continuation, room) + 1) for ids in tokens]
 
 
 def sentence_ends(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:

@@ -262,7 +262,7 @@ class Backbone(nn.Module):
         self.soft_prompt = nn.Parameter(_initial_rows(self.causal_lm, tokens, init, seed + 1).to(self.device))
 
     def add_lora(self, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> None:
-        """Attach a fresh LoRA and freeze everything else but the memory tokens."""
+        """Attach a fresh LoRA and freeze everything else but memory tokens and soft prompt."""
         self.check_not_fixed("adding an adapter")
         if isinstance(self.model, PeftModel):
             raise ValueError("the model already carries an adapter; merge it first, or continue it")

@@ -24,9 +24,9 @@ from embrew.training.step import MiniBatchSize, TrainStep
 from embrew.training.trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
-TRAINING = "training into"  # what another process is told that finds the output folder locked
+TRAINING = "training into"  # shown to a process that finds the output folder locked
 Announce = Callable[[int, Encoder, Objective, Dataset, MixedOrder | None, bool], None]
-"""Function of the index of a stage, its encoder, objective and rows, their order, and whether weights are sharded."""
+"""Called with a stage's index, encoder, objective, rows, their order, and whether its weights are sharded."""
 
 
 def train(
