@@ -31,11 +31,11 @@ def wait() -> None:
         distributed.barrier()
 
 
-def decided(decide: Callable[[], Decision]) -> Decision:
-    """Return what the first process decides; where it raises one of a user's errors, all processes raise it.
+def from_main_process(decide: Callable[[], Decision]) -> Decision:
+    """Run a function in the main process and return its result in all; where it raises a user's error, all raise it.
 
     Raises:
-        ValueError, TypeError, OSError: the first process raised it.
+        ValueError, TypeError, OSError: the main process raised it.
     """
     if world_size() == 1:
         return decide()
@@ -54,10 +54,10 @@ def decided(decide: Callable[[], Decision]) -> Decision:
 
 
 @contextmanager
-def claimed_by_first(folder: Path, doing: str) -> Iterator[None]:
-    """Claim a folder as `files.writing.claimed` does, by the first process for all that train together."""
+def locked_by_main_process(folder: Path, doing: str) -> Iterator[None]:
+    """Lock a folder as `files.writing.claimed` does, in the main process for all that train together."""
     with ExitStack() as stack:
-        decided(lambda: stack.enter_context(claimed(folder, doing)))  # run by the first process only
+        from_main_process(lambda: stack.enter_context(claimed(folder, doing)))
         yield
 
 

@@ -155,7 +155,7 @@ class Encoder(EncoderModule):
             backbone.add_memory(memory_tokens, initial_rows, seed=seed)
         if soft_prompt_tokens:
             backbone.add_soft_prompt(soft_prompt_tokens, initial_rows, seed=seed)
-        if backbone.is_encoder and settings is None:
+        if backbone.is_bert_type and settings is None:
             longest = int(min(backbone.max_positions, 512))
             settings = EncoderSettings.create(attention="bidirectional", pooling="mean", max_length=longest)
         encoder = cls(backbone, tokenizer, base, settings, **changes).eval()

@@ -40,7 +40,7 @@ def by_hand(folder: Path, pooling: str) -> np.ndarray:
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_vectors_are_those_of_the_plain_model(family, pooling, encoder_folder):
     encoder = opened(encoder_folder(family), pooling=pooling)
-    assert encoder.backbone.is_encoder and encoder.attention.mode == "bidirectional"
+    assert encoder.backbone.is_bert_type and encoder.attention.mode == "bidirectional"
     np.testing.assert_allclose(encoder.encode(TEXTS), by_hand(encoder_folder(family), pooling), atol=2e-6)
 
 

@@ -166,7 +166,7 @@ class Candidate:
     @property
     def source(self) -> Path | None:
         """Folder of the encoder that training starts from; None: the recipe's model."""
-        return final_stage(Path(self.start.model)) if self.start.is_encoder else None
+        return final_stage(Path(self.start.model)) if self.start.is_saved_by_embrew else None
 
     @property
     def base_model(self) -> str:

@@ -119,7 +119,7 @@ def _plan_ready(candidate: Candidate) -> Plan:
             why_untrained = str(error)
         else:
             trained = [CONTRAST]
-            if not start.is_encoder:  # which keeps its limits
+            if not start.is_saved_by_embrew:  # which keeps its limits
                 lengths = text_lengths(encoder, data, defaults.longest)
             choices = defaults.ready.model(keys, parameters)
             with_negatives = _with_negatives(candidate, encoder, milliseconds)

@@ -26,7 +26,7 @@ from embrew.adapting.preparation.prepare import Prepared, prepare_data
 from embrew.adapting.preparation.sources import DataSource, data_source
 from embrew.adapting.recipes import check_one_process
 from embrew.adapting.starts import STARTS, Start, find_start, models_that_fit, start_name, with_earlier, write_starts
-from embrew.distributed import claimed_by_first
+from embrew.distributed import locked_by_main_process
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.files import formats
@@ -190,7 +190,7 @@ def adapt(
     only_scored = [str(name) for name in ([as_is] if isinstance(as_is, str | Path) else as_is)]
     starts = [find_start(name, trains=name not in only_scored) for name in (*map(str, models), *only_scored)]
     _check_starts(starts, options)
-    with claimed_by_first(Path(output), "working in"):
+    with locked_by_main_process(Path(output), "working in"):
         return race(starts, document_source, pair_source, Path(output), options)
 
 

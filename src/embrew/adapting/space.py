@@ -29,7 +29,7 @@ from embrew.adapting.starts import SizedEncoder
 from embrew.corpus.vectors import open_index
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
-from embrew.distributed import claimed_by_first
+from embrew.distributed import locked_by_main_process
 from embrew.encoder import Encoder
 from embrew.evaluation.kinds.retrieval import CHUNK, SEARCH_DEPTH, scores_of_ranking, without_self_matches
 from embrew.evaluation.processes import CorpusChunks
@@ -131,7 +131,7 @@ def train_into_space(
     if any((Path(model) / name).is_file() for name in ("embrew.json", "run.json")):
         raise ValueError(f"{model} is an encoder already; give the model that it was trained from")
     data = None if judged is None else read_judged(Path(expand(judged)))
-    with claimed_by_first(folder, "working in"):
+    with locked_by_main_process(folder, "working in"):
         opened = cast("SizedEncoder", open_model(str(teacher)))
         width = _index_width(index, opened, judged, data)
         kind = build.objective({"type": "embedding_distillation", "teacher": str(teacher)})

@@ -76,7 +76,7 @@ class Start:
     trains: bool
 
     @property
-    def is_encoder(self) -> bool:
+    def is_saved_by_embrew(self) -> bool:
         """Whether embrew saved it."""
         return os.path.lexists(final_stage(Path(self.model)) / SETTINGS)
 
@@ -193,7 +193,7 @@ def open_to_train(start: Start) -> tuple[Encoder, Keys]:
         raise ValueError(f"{start.name} is an export for other runtimes, whose weights cannot be trained")
     encoder = Encoder.from_pretrained(start.model)
     others = [name for name, text in encoder.prompts.items() if name not in SIDES and text]
-    if start.is_encoder and (others or encoder.contexts or encoder.demonstrator is not None):
+    if start.is_saved_by_embrew and (others or encoder.contexts or encoder.demonstrator is not None):
         raise ValueError(f"{start.name} has further prompts ({', '.join(others) or 'demonstrations'})")
     return encoder, recipe_keys(encoder.settings) | {
         key: len(ids)

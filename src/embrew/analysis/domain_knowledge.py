@@ -247,7 +247,7 @@ def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int =
     Raises:
         ValueError: no token to predict.
     """
-    if encoder.backbone.is_encoder:
+    if encoder.backbone.is_bert_type:
         return None
     first, rows = encoder.template.start_row, []
     tokenized = encoder.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)

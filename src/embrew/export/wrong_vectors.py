@@ -121,7 +121,11 @@ class _Faults:
         for name, first, end in self._frames():
             yield from self._pooled(name, [self._row(first, body, end) for body in bodies], right)
         for mode in ("causal", "bidirectional"):
-            if mode != right and not self.encoder.backbone.is_encoder and bidirectional_by(self.encoder.backbone.inner):
+            if (
+                mode != right
+                and not self.encoder.backbone.is_bert_type
+                and bidirectional_by(self.encoder.backbone.inner)
+            ):
                 rows = [self._row(self.first, body, self.end) for body in bodies]
                 yield from self._pooled(f"attention_{mode}", rows, mode)
 

@@ -110,7 +110,7 @@ class Objective:
 
     @property
     def single_instruction(self) -> str | None:
-        """Why the settings allow only one instruction per data set, for the error message; None: several are allowed."""
+        """Why the settings allow one instruction per data set only, for the error message; None: they allow several."""
         return None
 
     def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:

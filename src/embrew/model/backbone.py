@@ -78,7 +78,7 @@ class Backbone(nn.Module):
         return self.causal_lm.base_model
 
     @property
-    def is_encoder(self) -> bool:
+    def is_bert_type(self) -> bool:
         """Whether it is a BERT-type encoder: without a head, and every token reads every other."""
         return self.causal_lm.get_output_embeddings() is None
 
@@ -211,7 +211,7 @@ class Backbone(nn.Module):
 
     def check_decoder(self, what: str) -> None:
         """Raise if the model is a BERT-type encoder; `what` needs a causal LM."""
-        if self.is_encoder:
+        if self.is_bert_type:
             raise ValueError(
                 f"{what} reads next-token predictions, and {type(self.causal_lm).__name__} is a BERT-type encoder "
                 "without them; give a causal LM (Llama, Qwen, Mistral, …)"
@@ -219,7 +219,7 @@ class Backbone(nn.Module):
 
     def check_attention(self, attention: Attention) -> None:
         """Measure that the model follows an attention pattern; raise ValueError where it does not."""
-        check_attention(self.inner, attention, Attention("bidirectional" if self.is_encoder else "causal"))
+        check_attention(self.inner, attention, Attention("bidirectional" if self.is_bert_type else "causal"))
 
     def check_row_length(self, longest: float, what: str, advice: str) -> None:
         """Raise where the longest row that settings allow has more tokens than the model has positions.

@@ -449,7 +449,7 @@ class EncoderModule(nn.Module):
         Raises:
             ValueError: a BERT-type encoder and not `bidirectional`, or the model does not apply it.
         """
-        if self.backbone.is_encoder and mode != "bidirectional":
+        if self.backbone.is_bert_type and mode != "bidirectional":
             raise ValueError(
                 f"attention={mode}, but {type(self.backbone.causal_lm).__name__} is a BERT-type encoder, where every "
                 "token reads every other; set attention: bidirectional"

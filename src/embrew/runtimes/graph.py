@@ -42,7 +42,7 @@ def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> PreT
         with torch.no_grad():
             for learned_id, row in ids.items():
                 weight[row] = learned[learned_id - rows].to(weight.dtype)
-    if not encoder.backbone.is_encoder:
+    if not encoder.backbone.is_bert_type:
         _declare_attention(model.config, causal=encoder.attention.is_causal is not False)
     return model
 

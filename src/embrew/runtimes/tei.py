@@ -67,7 +67,7 @@ def caution_on_tei(encoder: Encoder) -> str | None:
 def misread_by_tei(encoder: Encoder) -> str | None:
     """Return why Text Embeddings Inference would open the stock folder and give other vectors; None: it would not."""
     reason = pooling_refused(encoder)
-    if reason or encoder.backbone.is_encoder:
+    if reason or encoder.backbone.is_bert_type:
         return reason
     config = encoder.backbone.inner.config
     rope = getattr(config, "rope_parameters", None) or {}

@@ -49,7 +49,7 @@ def misread_by_vllm(encoder: Encoder) -> str | None:
     if reason:
         return reason
     family, bidirectional = encoder.backbone.inner.config.model_type, encoder.attention.is_causal is False
-    if encoder.backbone.is_encoder:
+    if encoder.backbone.is_bert_type:
         return None
     if bidirectional and family not in BY_FLAG:
         return f"it reads is_causal for {', '.join(BY_FLAG)}, and not for {family}; train attention: causal"

@@ -175,7 +175,7 @@ def _what_it_is(encoder: EncoderModule, longest: str) -> str:
         weights = "The base's weights, unchanged."
     memory, ratio = described["memory_tokens"], encoder.settings.memory_ratio
     number = f"{memory}" if ratio is None else f"one for every {ratio:g} tokens of a text, at most {memory}"
-    kind = "BERT-type encoder" if encoder.backbone.is_encoder else "causal language model"
+    kind = "BERT-type encoder" if encoder.backbone.is_bert_type else "causal language model"
     return (
         f"A {kind}, {base.name} ({where}), that turns a text into a vector of {described['dimensions']} dimensions. "
         f"{weights}\n\n"

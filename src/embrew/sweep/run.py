@@ -11,7 +11,7 @@ from accelerate import PartialState
 
 from embrew import opening
 from embrew.analysis.uniformity import evaluation_of
-from embrew.distributed import claimed_by_first
+from embrew.distributed import locked_by_main_process
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.dev import dev_sets_of
 from embrew.evaluation.suites import Suite
@@ -59,7 +59,7 @@ def run_sweep(
     """
     process, root = PartialState(cpu=not torch.accelerator.is_available()), Path(folder)
     finished: list[TrainedRow] = []
-    with claimed_by_first(root, "sweeping in"):
+    with locked_by_main_process(root, "sweeping in"):
         if (root / SWEEP.file).exists():
             if not resume:
                 raise FileExistsError(f"{root} holds a sweep; give --resume to continue it, or choose another folder")

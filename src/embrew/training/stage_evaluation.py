@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_che
 import torch
 from transformers import TrainingArguments
 
-from embrew.distributed import decided
+from embrew.distributed import from_main_process
 from embrew.encoder import Encoder
 from embrew.files.formats import GAP, GAP_OTHER, GUARD
 from embrew.methods import Objective
@@ -314,7 +314,7 @@ def measure_start(
         logger.info("%s  no share of the gap closed is measured: %s", name, reason)
 
     if objective.held_out:
-        decided(measure)
+        from_main_process(measure)
     return measured[0] if measured else None
 
 

@@ -12,7 +12,7 @@ from accelerate import PartialState
 from datasets import Dataset
 
 from embrew.data.mixing import MixedOrder
-from embrew.distributed import claimed_by_first, decided
+from embrew.distributed import from_main_process, locked_by_main_process
 from embrew.encoder import Encoder
 from embrew.methods import Objective
 from embrew.recipe import Recipe, build
@@ -72,7 +72,7 @@ def train(
         raise ValueError("the recipe has no stages, so there is nothing to train; evaluate it with embrew evaluate")
     with sharding_requested() as sharded:
         PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
-        with claimed_by_first(Path(output_dir), TRAINING):
+        with locked_by_main_process(Path(output_dir), TRAINING):
             run = Run(
                 recipe,
                 Path(output_dir),
@@ -83,7 +83,7 @@ def train(
                 command=command,
                 sharded=sharded,
             )
-            finished = decided(run.finished_stages)
+            finished = from_main_process(run.finished_stages)
             run.results.write()
             encoder: Encoder | None = None
             for index in range(len(recipe.stages)):
@@ -106,7 +106,7 @@ def train_stage(run: Run, index: int, announce: Announce | None = None) -> Encod
         run.results.score("base", encoder)
     build.prepare_encoder(encoder, run.recipe, index, objective)
     # Data.
-    settings = decided(lambda: run.begin(index))
+    settings = from_main_process(lambda: run.begin(index))
     data = run.read_rows(index, encoder)
     if announce is not None and run.process.is_main_process:
         announce(index, encoder, objective, data.rows, data.order, run.sharded)
