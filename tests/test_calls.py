@@ -42,8 +42,9 @@ def trees() -> dict[str, list[ast.AST]]:
         "src/embrew/model/adapters.py (code in text 0)",
         *(
             f"src/embrew/runtimes/{name}.py (code in text 0)"
-            for name in ("openvino", "sentence_transformers", "stock_folder")
+            for name in ("openvino", "runtime", "sentence_transformers", "stock_folder")
         ),
+        "src/embrew/storage/saving.py (code in text 0)",
     ]
     return found
 
