@@ -205,7 +205,7 @@ def keep_conversion(files: Sequence[Path], model: PreTrainedModel, tokenizer: Pr
         with atomic_folder(folder, marker=NAME, overwrite=True) as new:
             model.save_pretrained(new)
             tokenizer.save_pretrained(new)
-            again = AutoTokenizer.from_pretrained(new)
+            again = AutoTokenizer.from_pretrained(new, trust_remote_code=False)
             if _all_of(again) != _all_of(tokenizer):
                 raise OSError(f"{files[0].name}: its tokenizer reads back otherwise")
             write_checksums(new)
