@@ -156,7 +156,7 @@ def paired_difference(a: Result, b: Result) -> Difference:
 def _next(rows: Sequence[RaceRow], best: RaceRow, data: Prepared, *, quick: bool) -> str:
     """Return what to do next."""
     if quick:
-        return "This was a quick run, too short to compare models: leave out --quick, or give --minutes."
+        return "This was a quick run, too short to compare models: leave out --quick."
     actions, pairs, questions = [], data.count("train_pairs"), data.count("test_queries")
     if best.best_step is not None and best.best_step == best.steps:
         actions.append("give more --minutes: its last step was the best on dev")
