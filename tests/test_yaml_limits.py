@@ -73,3 +73,7 @@ def test_ordinary_anchors_aliases_and_merge_keys_work():
     more, several = {"y": [2], "x": 3}, {**base, "z": 4}
     assert parse_yaml(text) == {"base": base, "list": [base, base], "more": more, "several": several, "key": "key"}
     assert line_of(text, ("several",)) == 4
+
+
+def test_the_line_of_an_item_of_a_list():
+    assert line_of("a:\n  - x\n  - y: 1\n", ("a", 1)) == 3

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from embrew.data import read_documents
-from embrew.data.beir import read_beir, read_qrels
+from embrew.data.beir import Document, RetrievalData, read_beir, read_qrels
 from embrew.data.reading import is_beir, qrels_files
 
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -88,3 +88,17 @@ def test_documents_that_cannot_be_used(tmp_path, rows, message):
     (tmp_path / "a.jsonl").write_text(rows)
     with pytest.raises(ValueError, match=message):
         read_documents(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "judged", "by_id", "expected"),
+    [
+        ("A Query", {}, False, True),
+        ("another", {}, False, False),
+        ("A Query", {"1": 1}, False, False),
+        ("another", {"1": 1}, True, True),
+    ],
+)
+def test_a_document_that_is_the_query_itself(text, judged, by_id, expected):
+    data = RetrievalData([Document("1", text)], {"1": "a query"}, {"1": judged}, ignore_identical_ids=by_id)
+    assert data.self_matches == ({"1"} if expected else set())

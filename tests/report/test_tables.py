@@ -284,3 +284,9 @@ def test_the_verbs(tmp_path):
     refused = CliRunner().invoke(app, ["table", str(first), "-o", str(tmp_path / "t.txt")])
     assert refused.exit_code != 0
     assert json.loads((first / "T.test.examples.json").read_text()) == {"score": [0.0, 1.0] * 20}
+
+
+def test_p_values_count_ties_half_and_are_never_zero():
+    assert paired_test(np.ones(99), 1.0).p_value == pytest.approx(2 * 1 / 100)
+    assert paired_test(np.array([-1.0, 0.0, 1.0]), 0.0).p_value == 1.0
+    assert paired_test(np.array([0.0, *np.ones(98)]), 1.0).p_value == pytest.approx(2 * 1.5 / 100)
