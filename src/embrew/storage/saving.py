@@ -60,8 +60,12 @@ REOPEN = """
 import sys
 from embrew.encoder import Encoder
 from embrew.storage.saving import write_reference_vectors
-write_reference_vectors(Encoder, *sys.argv[1:])
+folder, out, device, *flags = sys.argv[1:]
+code, merge = "--trust-remote-code" in flags, "--merge-adapter" in flags
+encoder = Encoder.from_pretrained(folder, device=device, trust_remote_code=code, merge_adapter=merge)
+write_reference_vectors(encoder, out)
 """
+"""Program of a fresh process that opens a folder as users do, and writes its reference vectors."""
 PACKAGES = ("embrew", "torch", "transformers", "peft", "tokenizers")
 
 
@@ -333,15 +337,6 @@ def _vectors_in_fresh_process(encoder: EncoderModule, folder: Path) -> Tensor:
         return load_file(out)["vectors"]
 
 
-def write_reference_vectors(kind: type[EncoderModule], folder: str, out: str, device: str, *flags: str) -> None:
-    """Open the encoder in `folder`, and write its reference vectors to the safetensors file `out`."""
-    encoder = load_encoder(
-        kind,
-        Path(folder),
-        dtype="auto",
-        device=torch.device(device),
-        attn_implementation=None,
-        merge_adapter="--merge-adapter" in flags,
-        trust_remote_code="--trust-remote-code" in flags,
-    )
+def write_reference_vectors(encoder: EncoderModule, out: str) -> None:
+    """Write the reference vectors of an encoder to the safetensors file `out`."""
     save_file({"vectors": reference_vectors(encoder)}, out)
