@@ -107,8 +107,8 @@ def page(record: dict[str, Any]) -> list[str]:
         "",
         *harness.table(header, rows),
         "",
-        "Ratios of CPU seconds, medians over rounds in which all sides took turns. Commit, date and processor flags of each "
-        "line are in the JSON file; what stands below is of the last run.",
+        "Ratios of CPU seconds, medians over rounds in which all sides took turns. Commit, date and processor flags of "
+        "each line are in the JSON file; what stands below is of the last run.",
         "",
         *details,
         "",
