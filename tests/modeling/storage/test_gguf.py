@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -77,6 +78,22 @@ def test_converted_once(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, ["cache", "--json"])
     assert json.loads(done.stdout)["models"][0]["folder"] == str(kept)
     assert CliRunner().invoke(app, ["cache", "--clear"]).exit_code == 0 and gguf.conversion_of((file,)) is None
+
+
+@pytest.mark.slow
+def test_a_conversion_that_is_killed_or_raced_is_whole_or_absent(nano_gguf, tmp_path):
+    environment = {**os.environ, "EMBREW_CACHE": str(tmp_path / "cache")}
+    opened = f"Encoder.from_pretrained({str(nano_gguf)!r}, pooling='mean')"
+    opening = f"from embrew import Encoder; print({opened}.encode('a'))"
+    kill = "import embrew.storage.gguf as g, os; g.write_checksums = lambda *_: os.kill(os.getpid(), 9); "
+    assert fresh.run([sys.executable, "-c", kill + opening], env=environment).returncode == -9
+    (left,) = (tmp_path / "cache" / "gguf").iterdir()
+    assert left.name.endswith(".partial")
+    both = [fresh.Fresh([sys.executable, "-c", opening], env=environment) for _ in range(2)]
+    first, second = (process.communicate() for process in both)
+    assert [process.returncode for process in both] == [0, 0] and first[0] == second[0] != b""
+    (kept,) = (tmp_path / "cache" / "gguf").iterdir()
+    assert (kept / "checksums.json").is_file()
 
 
 def test_no_conversion_is_kept_where_it_cannot_be(tmp_path, monkeypatch):

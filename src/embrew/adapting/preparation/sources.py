@@ -161,7 +161,7 @@ def split_into_passages(document: Document, *, max_chars: int = 800) -> list[Doc
         raise ValueError(f"max_chars={max_chars}; a passage has 50 characters or more")
     passages: list[tuple[str, str]] = []
     for title, text in _sections(document):
-        passages += [(title, part) for part in _packed(_pieces(text, max_chars), max_chars)]
+        passages += [(title, part) for part in _packed(_segments(text, max_chars), max_chars)]
     return [Document(f"{document.id}/{i}", text, title) for i, (title, text) in enumerate(passages)]
 
 
@@ -180,7 +180,7 @@ def _sections(document: Document) -> Iterator[tuple[str, str]]:
     yield title, "\n".join(lines)
 
 
-def _pieces(text: str, max_chars: int) -> Iterator[tuple[str, str]]:
+def _segments(text: str, max_chars: int) -> Iterator[tuple[str, str]]:
     """Yield paragraphs that fit, else sentences, else groups of words; each with its separator from the one before."""
     for paragraph in re.split(r"\n\s*\n", text):
         flat = " ".join(paragraph.split())
@@ -188,25 +188,25 @@ def _pieces(text: str, max_chars: int) -> Iterator[tuple[str, str]]:
             if flat:
                 yield "\n", flat
             continue
-        joint = "\n"
+        separator = "\n"
         for sentence in split_sentences(flat):
             while len(sentence) > max_chars:
                 cut = sentence.rfind(" ", 1, max_chars + 1)
                 cut = max_chars if cut <= 0 else cut
-                yield joint, sentence[:cut].strip()
-                sentence, joint = sentence[cut:].strip(), " "
+                yield separator, sentence[:cut].strip()
+                sentence, separator = sentence[cut:].strip(), " "
             if sentence:
-                yield joint, sentence
-                joint = " "
+                yield separator, sentence
+                separator = " "
 
 
-def _packed(pieces: Iterator[tuple[str, str]] | Sequence[tuple[str, str]], max_chars: int) -> list[str]:
+def _packed(segments: Iterator[tuple[str, str]] | Sequence[tuple[str, str]], max_chars: int) -> list[str]:
     packed: list[str] = []
-    for joint, piece in pieces:
-        if packed and len(packed[-1]) + len(joint) + len(piece) <= max_chars:
-            packed[-1] += joint + piece
+    for separator, segment in segments:
+        if packed and len(packed[-1]) + len(separator) + len(segment) <= max_chars:
+            packed[-1] += separator + segment
         else:
-            packed.append(piece)
+            packed.append(segment)
     return packed
 
 
