@@ -175,7 +175,7 @@ class Shape:
     hidden_size: int
     num_layers: int
     max_positions: float
-    is_encoder: bool
+    is_bert_type: bool
     memory_ids: list[int]
     soft_prompt_ids: list[int]
     prefix_cache: PrefixCache | None = None
