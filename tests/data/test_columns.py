@@ -2,12 +2,13 @@ import re
 
 import pytest
 
-from embrew.data.canonical import canonical_rows, check_filled
+from embrew.data.canonical import Converter, empty_column
 from embrew.data.columns import ACCEPTED, match, matched_columns
+from embrew.data.formats import Record
 
 
 def rows(values, kind="pairs", mapping=None, **options):
-    return list(canonical_rows(values, match(values, kind, mapping=mapping), kind, where="file, line 1", **options))
+    return Converter(match(values, kind, mapping=mapping), kind, **options)(Record(values, "file", 1, "line"))
 
 
 def pair(negatives=(), instruction=None, positive="p"):
@@ -143,12 +144,11 @@ def test_scores_are_finite_numbers(score):
 
 @pytest.mark.parametrize("row", [{"text": ""}, {"query": "q", "positive": " \n"}, {"negatives": ["n", "\u3000"]}])
 def test_empty_texts(row):
-    with pytest.raises(ValueError, match="line 7: .* is empty"):
-        check_filled(row, where="line 7")
+    assert empty_column(row) == [*row][-1]
 
 
 def test_an_instruction_may_be_empty():
-    check_filled({"query": "q", "positive": "p", "negatives": [], "instruction": ""}, where="")
+    assert empty_column({"query": "q", "positive": "p", "negatives": [], "instruction": ""}) is None
 
 
 def test_matched_columns_names_ignored_columns():

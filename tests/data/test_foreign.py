@@ -4,13 +4,14 @@ import re
 
 import pytest
 
-from embrew.data.canonical import canonical_rows
+from embrew.data.canonical import Converter
 from embrew.data.columns import match, matched_columns
+from embrew.data.formats import Record
 
 
 def rows(values, kind="pairs", **options):
     layout = match(values, kind, chosen=options.pop("chosen", ()))
-    return list(canonical_rows(values, layout, kind, where="file, line 1", **options))
+    return Converter(layout, kind, **options)(Record(values, "file", 1, "line"))
 
 
 def said(text, system=None):

@@ -95,20 +95,22 @@ def doctor(*, self_test: bool = True) -> Record:
 
 
 def cache(*, clear: bool = False) -> Record:
-    """Show the GGUF models that embrew has converted and keeps, so that opening them again is faster.
+    """Show what embrew has converted once and keeps: models of GGUF files, and rows of large data sets.
 
-    They lie in `embrew` in the user's cache, or in `$EMBREW_CACHE`. The GGUF files themselves are elsewhere.
+    They lie in `embrew` in the user's cache, or in `$EMBREW_CACHE`. The files that they were made of are elsewhere.
 
     Args:
-        clear: Delete them; they are converted again when they are opened.
+        clear: Delete them; they are converted again when they are needed.
     """
-    models = []
-    for folder in sorted(path for path in (user_cache() / "gguf").glob("*") if path.is_dir()):
+    kept = []
+    for folder in sorted(path for part in ("gguf", "rows") for path in (user_cache() / part).glob("[!.]*")):
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        models.append({"folder": str(folder), "bytes": size})
+        kept.append(
+            {"folder": str(folder), "kind": {"gguf": "model", "rows": "rows"}[folder.parent.name], "bytes": size}
+        )
         print_line(f"{size / 1e6:8,.0f} MB  ", (str(folder), "bold"), "  deleted" if clear else "")
         if clear:
             shutil.rmtree(folder, ignore_errors=True)
-    if not models:
-        print_line(f"{user_cache()} holds no converted models")
-    return {"models": models, "deleted": clear}
+    if not kept:
+        print_line(f"{user_cache()} holds no converted models or rows")
+    return {"kept": kept, "deleted": clear}

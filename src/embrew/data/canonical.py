@@ -11,13 +11,24 @@ Values of other libraries become plain texts first:
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from embrew.data.columns import SYSTEM, Kind, Layout
-from embrew.data.formats import Values
+from embrew.data.formats import Record, Values
 
+MAY_BE_EMPTY = ("instruction", "subset")
 MULTIMODAL = re.compile(r"<(image|video|audio)>")
+
+
+FOREIGN = (
+    "messages",
+    "positive_messages",
+    "negative_messages",
+    "positive_passages",
+    "negative_passages",
+)
+"""Columns of other libraries, whose values are no plain texts."""
 
 
 class Cell(NamedTuple):
@@ -26,67 +37,102 @@ class Cell(NamedTuple):
     Attributes:
         value: the value, as the file has it.
         column: name of its column.
-        where: the row, for messages.
+        record: the row.
     """
 
     value: Any
     column: str
-    where: str
+    record: Record
 
     @property
     def location(self) -> str:
         """Row and column, for messages: `train.jsonl, line 3: column 'score'`."""
-        return f"{self.where}: column {self.column!r}"
+        return f"{self.record.where}: column {self.column!r}"
 
 
-def canonical_rows(
-    values: Values,
-    layout: Layout,
-    kind: Kind,
-    *,
-    where: str,
-    instruction: str | None = None,
-    instruct: Literal["query", "both"] = "query",
-) -> Iterator[Values]:
-    """Yield the canonical rows of one row: one, or one per positive.
+class Converter:
+    """Makes canonical rows of rows with the same columns.
 
     A pair has `scores` (the positive's, then the negatives') and `document_instruction` only where they are given.
+
+    Args:
+        layout: columns of a row that the canonical ones are read from.
+        kind: what the rows are.
+        instruction: instruction of every pair, instead of those in the rows.
+        instruct: `both`: documents also get the pair's instruction.
     """
-    used = {column for sources in layout.values() for column in sources}
-    values = _plain_values(values, used, single=kind in ("scored", "labelled_pairs"), where=where)
 
-    def cell(column: str) -> Cell:
-        return Cell(values[column], column, where)
+    def __init__(
+        self,
+        layout: Layout,
+        kind: Kind,
+        *,
+        instruction: str | None = None,
+        instruct: Literal["query", "both"] = "query",
+    ) -> None:
+        self.layout, self.kind, self.instruction, self.instruct = layout, kind, instruction, instruct
+        self._foreign = {c for sources in layout.values() for c in sources if c.strip().lower() in FOREIGN}
 
-    if kind != "pairs":
+    def __call__(self, record: Record) -> list[Values]:
+        """Return the canonical rows of a row: one, or one per positive.
+
+        Raises:
+            ValueError: a value is not what its column needs; says which.
+        """
+        if self._foreign:
+            record = _plain(record, self._foreign, single=self.kind in ("scored", "labelled_pairs"))
+        if self.kind == "pairs":
+            return self._pairs(record)
+        values = record.values
         if values.get(SYSTEM) is not None:
-            raise ValueError(f"{where}: there is a system message, and {kind} rows have no instruction; remove it")
-        yield {column: _READ.get(column, _text)(cell(source[0])) for column, source in layout.items()}
-        return
-    query = _text(cell(layout["query"][0]))
-    negatives = [text for column in layout.get("negatives", ()) for text in _texts(cell(column))]
-    if instruction is None and "instruction" in layout and values[layout["instruction"][0]] is not None:
-        instruction = _text(cell(layout["instruction"][0]))
-    positives = _texts(cell(layout["positive"][0]))
-    if not positives:
-        raise ValueError(f"{where}: column {layout['positive'][0]!r} holds no text; every row needs a positive")
-    scores = _scores([cell(column) for column in layout.get("scores", ())], len(positives), len(negatives))
-    for number, positive in enumerate(positives):
-        row: Values = {"query": query, "positive": positive, "negatives": negatives}
-        row["instruction"] = instruction
-        if scores:
-            row["scores"] = scores[number]
-        if instruct == "both" and instruction is not None:
-            row["document_instruction"] = instruction
-        yield row
+            raise ValueError(
+                f"{record.where}: there is a system message, and {self.kind} rows have no instruction; remove it"
+            )
+        return [
+            {
+                column: _READ.get(column, _text)(Cell(values[source[0]], source[0], record))
+                for column, source in self.layout.items()
+            }
+        ]
+
+    def _pairs(self, record: Record) -> list[Values]:
+        values, layout, instruction = record.values, self.layout, self.instruction
+
+        def cell(column: str) -> Cell:
+            return Cell(values[column], column, record)
+
+        query = _text(cell(layout["query"][0]))
+        negatives = [text for column in layout.get("negatives", ()) for text in _texts(cell(column))]
+        if instruction is None and "instruction" in layout and values[layout["instruction"][0]] is not None:
+            instruction = _text(cell(layout["instruction"][0]))
+        positives = _texts(cell(layout["positive"][0]))
+        if not positives:
+            raise ValueError(
+                f"{record.where}: column {layout['positive'][0]!r} holds no text; every row needs a positive"
+            )
+        scores = _scores([cell(column) for column in layout.get("scores", ())], len(positives), len(negatives))
+        rows = []
+        for number, positive in enumerate(positives):
+            row: Values = {"query": query, "positive": positive, "negatives": negatives, "instruction": instruction}
+            if scores:
+                row["scores"] = scores[number]
+            if self.instruct == "both" and instruction is not None:
+                row["document_instruction"] = instruction
+            rows.append(row)
+        return rows
 
 
-def check_filled(row: Values, *, where: str) -> None:
-    """Raise if a text of a canonical row is empty or white space; an instruction may be empty."""
+def empty_column(row: Values) -> str | None:
+    """Return the first column of a canonical row with a text that is empty or blank; an instruction may be empty."""
     for column, value in row.items():
-        for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, str) and column not in ("instruction", "subset") and not text.strip():
-                raise ValueError(f"{where}: {column} is empty; remove the row, or set min_chars to drop short texts")
+        if isinstance(value, str):
+            if not value.strip() and column not in MAY_BE_EMPTY:
+                return column
+        elif isinstance(value, list):
+            for text in value:
+                if isinstance(text, str) and not text.strip():
+                    return column
+    return None
 
 
 def _text(cell: Cell) -> str:
@@ -153,7 +199,7 @@ def _scores(cells: Sequence[Cell], positives: int, negatives: int) -> list[list[
     if len(scores) != positives or any(len(row) != 1 + negatives for row in scores):
         columns, lengths = " and ".join(cell.column for cell in cells), [len(numbers) for numbers in lists]
         raise ValueError(
-            f"{cells[0].where}: {columns} hold {lengths} scores for {positives} positives and {negatives} "
+            f"{cells[0].record.where}: {columns} hold {lengths} scores for {positives} positives and {negatives} "
             "negatives; give each text one, or leave the column out"
         )
     return scores
@@ -189,26 +235,26 @@ def _name(value: Any) -> str:
     return "null" if value is None else repr(value) if isinstance(value, float) else f"a {type(value).__name__}"
 
 
-def _plain_values(values: Values, columns: Collection[str], *, single: bool, where: str) -> Values:
-    """Return a row with plain texts in place of passages and messages; other rows unchanged.
+def _plain(record: Record, columns: Collection[str], *, single: bool) -> Record:
+    """Return a row with plain texts in place of passages and messages.
 
     Args:
-        values: values of the row, by column.
-        columns: names of the columns that are read.
+        record: the row.
+        columns: names of columns that hold such values.
         single: whether `positive_messages` are one text, not a list.
-        where: the row, for messages.
 
     Raises:
         ValueError: a value has another form than the library's.
     """
+    values = record.values
     plain: Values = {}
-    for column in columns & values.keys():
-        name, location = column.strip().lower(), f"{where}: column {column!r}"
+    for column in columns:
+        name, location = column.strip().lower(), f"{record.where}: column {column!r}"
         if name == "messages":
             plain[column], plain[SYSTEM] = _conversation(values[column], location)
         elif name in ("positive_passages", "negative_passages"):
             plain[column] = [_passage(item, location) for item in _list(values[column], location)]
-        elif name in ("positive_messages", "negative_messages"):
+        else:
             parts = [_conversation(item, location) for item in _list(values[column], location)]
             if any(system is not None for _, system in parts):
                 raise ValueError(
@@ -217,7 +263,7 @@ def _plain_values(values: Values, columns: Collection[str], *, single: bool, whe
                 )
             texts = [text for text, _ in parts]
             plain[column] = texts[0] if single and len(texts) == 1 else texts
-    return {**values, **plain} if plain else values
+    return record._replace(values={**values, **plain})
 
 
 def _list(value: Any, location: str) -> list[Any]:

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from embrew.data.beir import read_beir
-from embrew.data.canonical import canonical_rows, check_filled
-from embrew.data.columns import ACCEPTED, Kind, Layout, match, matched_columns
+from embrew.data.canonical import Converter, empty_column
+from embrew.data.columns import ACCEPTED, Kind, match, matched_columns
 from embrew.data.documents import split_sentences
-from embrew.data.fingerprints import RESERVED, has_reserved
-from embrew.data.formats import Record, Values
-from embrew.data.reading import expand, is_beir, read
+from embrew.data.fingerprints import RESERVED, TEXTS, has_reserved
+from embrew.data.formats import Bad, Record, Values
+from embrew.data.kept import is_kept, kept_rows
+from embrew.data.reading import expand, files_of, is_beir, local_files, read
 from embrew.data.rejects import Rejects
+from embrew.files.checksums import digest_of, file_sha256
+from embrew.files.formats import versions
 from embrew.settings.validation import shortened
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    import pyarrow as pa
+    from datasets import Dataset, Features
 
 logger = logging.getLogger(__name__)
 
 LENGTH_OF = ("text", "query", "positive", "question", "sentence1", "sentence2")
 """Columns that `min_chars` and `max_chars` are about, where they hold one text."""
 SHOWN, WIDTH = 3, 80  # rows, and characters of a text, of a description
+BLOCK = 1000  # rows of one Arrow batch
+KEPT_BY = ("kind", "columns", "where", "sentences", "instruction", "instruct", "min_chars", "max_chars")
+"""Settings that rows depend on."""
 LISTS = ("negatives", "negative", "human_summaries", "machine_summaries", "answers")
 
 
@@ -80,9 +88,7 @@ def load(
     paths = [path] if isinstance(path, str | Path) else list(path)
     limits = min_chars, max_chars, reserved, rejects or Rejects()
     reader = _Reader(kind, columns or {}, where or {}, sentences, instruction, instruct, *limits)
-    rows = reader.rows(paths, name, split, revision)
-    dataset = _dataset(rows if shuffle_seed is not None else islice(rows, max_rows), kind, marked=reserved is not None)
-    dataset.info.description = "\n".join(reader.layouts)
+    dataset = reader.dataset(paths, name, split, revision, max_rows=max_rows if shuffle_seed is None else None)
     reader.report(", ".join(str(source) for source in paths), len(dataset))
     if shuffle_seed is not None:
         order = np.random.default_rng(shuffle_seed).permutation(len(dataset))
@@ -136,50 +142,173 @@ class _Reader:
     layouts: dict[str, None] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
-    def rows(self, paths: Sequence[str | Path], name: str | None, split: str, revision: str | None) -> Iterator[Values]:
-        """Yield the rows of files, folders and data sets of the Hub."""
+    def dataset(
+        self, paths: Sequence[str | Path], name: str | None, split: str, revision: str | None, *, max_rows: int | None
+    ) -> Dataset:
+        """Return the first rows of files, folders and data sets of the Hub, in memory or mapped from a kept file."""
+        import datasets
+        import pyarrow as pa
+        from datasets.fingerprint import generate_random_fingerprint
+        from datasets.table import InMemoryTable, MemoryMappedTable
+
+        features = self._features()
+        schema = features.arrow_schema
+
+        def tables() -> Iterator[pa.Table]:
+            return self.tables(paths, name, split, revision, schema, max_rows)
+
+        local = [Path(expand(path)) for path in paths]
+        files = [file for path in local if path.exists() for file in _files(path, split)]
+        if max_rows is None and len(local) == sum(path.exists() for path in local) and is_kept(files):
+            file, report = kept_rows(self._key(local, files, split), schema, tables, self._about)
+            if not self.counts["read"]:  # an earlier process read them
+                self.layouts = dict.fromkeys(report["layouts"])
+                self.counts.update(report["counts"])
+                self.rejects.good(report["good"])
+                for bad in report["bad"]:
+                    self.rejects(Bad(*bad))
+            table = MemoryMappedTable.from_file(str(file))
+        else:
+            table = InMemoryTable(pa.concat_tables([schema.empty_table(), *tables()]))
+        info = datasets.DatasetInfo(features=features, description="\n".join(self.layouts))
+        # The fingerprint names files of a cache that we do not write; without one, all rows would be pickled.
+        return datasets.Dataset(table, info=info, fingerprint=generate_random_fingerprint())
+
+    def _features(self) -> Features:
+        """Return the canonical columns and their types."""
+        from datasets import Features, List, Value
+
+        text, number = Value("string"), Value("float64")
+        types = {"score": number, "scores": List(number), "relevance": List(number), "vector": List(Value("float32"))}
+        types |= dict.fromkeys(LISTS if self.kind == "pairs" else (*LISTS, "positive"), List(text))
+        features = Features({column: types.get(column, text) for column in ACCEPTED[self.kind]})
+        if self.kind == "pairs":
+            features["document_instruction"] = text
+        if self.reserved is not None:
+            features[RESERVED] = Value("bool")
+        return features
+
+    def _key(self, paths: Sequence[Path], files: Sequence[Path], split: str) -> str:
+        """Return a hash of the contents of files and of all settings that rows depend on."""
+        named = self.rejects.file is not None  # bad rows are listed with the names of their files
+        contents = [[str(file) if named else file.name, file_sha256(file, cached=True)] for file in files]
+        settings = {name: getattr(self, name) for name in KEPT_BY}
+        reserved = None if self.reserved is None else digest_of(sorted(self.reserved))
+        return digest_of(
+            [versions(["embrew"]), [is_beir(path) for path in paths], contents, split, settings, reserved]
+        )[:32]
+
+    def _about(self) -> dict[str, Any]:
+        """Return what is reported about the rows that were read."""
+        good = self.rejects.rows - self.rejects.count
+        return {"layouts": [*self.layouts], "counts": self.counts, "good": good, "bad": self.rejects.bad}
+
+    def tables(
+        self,
+        paths: Sequence[str | Path],
+        name: str | None,
+        split: str,
+        revision: str | None,
+        schema: pa.Schema,
+        max_rows: int | None,
+    ) -> Iterator[pa.Table]:
+        """Yield the first rows of files, folders and data sets of the Hub, part by part."""
+        import pyarrow as pa
+
+        left = sys.maxsize if max_rows is None else max_rows
         for path in paths:
             folder = Path(expand(path))
             if is_beir(folder):
-                for row, location in self._pairs(folder, split):
-                    yield from self._filtered(row, location)
-                continue
-            by_columns: dict[tuple[str, ...], Layout] = {}  # rows of one file may differ in their optional columns
-            for record in read(path, name=name, split=split, revision=revision, rejects=self.rejects):
-                try:
-                    rows = self._canonical(record, by_columns)
-                    parts = [part for row in rows for part in self._filtered(row, record.where)]
-                except ValueError as error:
-                    self.rejects.refuse(record, error)
-                else:
-                    self.rejects.good()
-                    yield from parts
+                pairs = self._pairs(folder, split)
+                rows: Iterator[Values] = (part for row, location in pairs for part in self._filtered(row, location))
+            else:
+                records = read(path, name=name, split=split, revision=revision, rejects=self.rejects)
+                by_columns: dict[tuple[str, ...], Converter] = {}  # rows may differ in their optional columns
+                rows = self._rows(records, by_columns)
+                error: Exception | None = None
+                while self.is_plain and left and error is None:
+                    block, error = _first(records, min(left, BLOCK))
+                    if not block and error is None:
+                        break
+                    table = self._as_they_are(block, by_columns, schema)
+                    if table is None:
+                        table = pa.Table.from_pylist([*self._rows(iter(block), by_columns)][:left], schema=schema)
+                    left -= len(table)
+                    yield table
+                if error is not None:
+                    raise error
+            while part := list(islice(rows, min(left, BLOCK))):
+                left -= len(part)
+                yield pa.Table.from_pylist(part, schema=schema)
 
-    def _canonical(self, record: Record, by_columns: dict[tuple[str, ...], Layout]) -> Iterator[Values]:
-        """Yield the canonical rows of a record; none for one that `where` leaves out."""
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows are neither filtered nor changed, and the first bad one is an error."""
+        changes = self.where or self.sentences or self.min_chars or self.reserved is not None or self.rejects.file
+        return not changes and self.max_chars is None and self.instruct == "query"
+
+    def _as_they_are(
+        self, block: list[Record], by_columns: dict[tuple[str, ...], Converter], schema: pa.Schema
+    ) -> pa.Table | None:
+        """Return rows whose values are texts and need no conversion; None: they have to be converted one by one."""
+        import pyarrow as pa
+
+        values = [record.values for record in block]
+        keys = {*map(tuple, values)}
+        if len(keys) != 1:
+            return None
+        layout = self._converter(keys.pop(), block[0], by_columns).layout
+        columns: dict[str, Sequence[Any]] = {}
+        for column, (source, *others) in layout.items():
+            cells = [row[source] for row in values]
+            is_list = column == "negatives" and {*map(type, cells)} == {list}
+            texts = list(chain.from_iterable(cells)) if is_list else cells
+            if column not in TEXTS or others or not {*map(type, texts)} <= {str} or not all(map(str.strip, texts)):
+                return None
+            columns[column] = cells if is_list or column != "negatives" else [[text] for text in cells]
+        if self.kind == "pairs":
+            columns.setdefault("negatives", [[]] * len(block))
+            columns["instruction"] = [self.instruction] * len(block)
+        self.counts["read"] += len(block)
+        self.rejects.good(len(block))
+        arrays = [pa.array(columns.get(field.name, [None] * len(block)), field.type) for field in schema]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def _rows(self, records: Iterator[Record], by_columns: dict[tuple[str, ...], Converter]) -> Iterator[Values]:
+        """Yield the canonical rows of records, within the limits."""
+        for record in records:
+            try:
+                rows = [part for row in self._canonical(record, by_columns) for part in self._filtered(row, record)]
+            except ValueError as error:
+                self.rejects.refuse(record, error)
+            else:
+                self.rejects.good()
+                yield from rows
+
+    def _canonical(self, record: Record, by_columns: dict[tuple[str, ...], Converter]) -> Sequence[Values]:
+        """Return the canonical rows of a record; none for one that `where` leaves out."""
         for column in self.where:
             if column not in record.values:
                 raise ValueError(
                     f"{record.where}: where names the column {column!r}; the columns are {', '.join(record.values)}"
                 )
-        if not all(_equals(record.values[column], value) for column, value in self.where.items()):
+        if self.where and not all(_equals(record.values[column], value) for column, value in self.where.items()):
             self.counts.update(read=1, elsewhere=1)
-            return
-        key = tuple(record.values)
+            return ()
+        return self._converter(tuple(record.values), record, by_columns)(record)
+
+    def _converter(
+        self, key: tuple[str, ...], record: Record, by_columns: dict[tuple[str, ...], Converter]
+    ) -> Converter:
+        """Return what converts rows with the columns of `key`, such as `record`."""
         if key not in by_columns:
             try:
-                by_columns[key] = match(key, self.kind, mapping=self.columns, chosen=self.where)
+                layout = match(key, self.kind, mapping=self.columns, chosen=self.where)
             except ValueError as error:
                 raise ValueError(f"{record.where}: {error}") from error
-            self.layouts[matched_columns(key, by_columns[key])] = None
-        yield from canonical_rows(
-            record.values,
-            by_columns[key],
-            self.kind,
-            where=record.where,
-            instruction=self.instruction,
-            instruct=self.instruct,
-        )
+            self.layouts[matched_columns(key, layout)] = None
+            by_columns[key] = Converter(layout, self.kind, instruction=self.instruction, instruct=self.instruct)
+        return by_columns[key]
 
     def _pairs(self, folder: Path, split: str) -> Iterator[tuple[Values, str]]:
         """Yield the pairs of a BEIR folder, and the position of each for messages."""
@@ -201,8 +330,8 @@ class _Reader:
                     row = {"query": data.queries[query], "positive": texts[document], "negatives": []}
                     yield {**row, "instruction": self.instruction}, location
 
-    def _filtered(self, row: Values, location: str) -> Iterator[Values]:
-        """Yield a row, or what `sentences` makes of it, within the limits."""
+    def _filtered(self, row: Values, source: Record | str) -> Iterator[Values]:
+        """Yield a row, or what `sentences` makes of it, within the limits; `source` is for messages."""
         is_reserved = self.reserved is not None and has_reserved(row, self.reserved)
         parts = [row]
         if self.sentences and "text" in row:
@@ -212,14 +341,21 @@ class _Reader:
             parts = [{**row, "positive": around[0]} if around else {}]
         for part in parts:
             self.counts["read"] += 1
-            lengths = [len(part[column].strip()) for column in LENGTH_OF if isinstance(part.get(column), str)]
-            shortest, longest = self.min_chars or 0, float("inf") if self.max_chars is None else self.max_chars
-            if not part or not all(shortest <= length <= longest for length in lengths):
+            if not part or ((self.min_chars or self.max_chars is not None) and not self._is_within(part)):
                 self.counts["dropped"] += 1
                 continue
-            check_filled(part, where=location)
-            marked = {} if self.reserved is None else {RESERVED: is_reserved or has_reserved(part, self.reserved)}
-            yield {**part, **marked}
+            if empty := empty_column(part):
+                where = source.where if isinstance(source, Record) else source
+                raise ValueError(f"{where}: {empty} is empty; remove the row, or set min_chars to drop short texts")
+            if self.reserved is not None:
+                part[RESERVED] = is_reserved or has_reserved(part, self.reserved)
+            yield part
+
+    def _is_within(self, row: Values) -> bool:
+        """Return whether all texts of a row have at least `min_chars` and at most `max_chars` characters."""
+        lengths = [len(row[column].strip()) for column in LENGTH_OF if isinstance(row.get(column), str)]
+        longest = float("inf") if self.max_chars is None else self.max_chars
+        return all((self.min_chars or 0) <= length <= longest for length in lengths)
 
     def report(self, names: str, rows: int) -> None:
         """Raise if a data set has no rows, or too many that cannot be used; log how many were left out."""
@@ -255,25 +391,16 @@ def _equals(value: Any, wanted: bool | int | float | str) -> bool:
         return False
 
 
-def _dataset(rows: Iterable[Values], kind: Kind, *, marked: bool) -> Dataset:
-    """Return rows as one in-memory Arrow table, built in blocks."""
-    import datasets
-    import pyarrow as pa
-    from datasets.fingerprint import generate_random_fingerprint
+def _first(records: Iterator[Record], count: int) -> tuple[list[Record], Exception | None]:
+    """Return the first records, and the error that reading one raised, so that those before it are used first."""
+    block: list[Record] = []
+    try:
+        block.extend(islice(records, count))
+    except Exception as error:
+        return block, error
+    return block, None
 
-    text, number = datasets.Value("string"), datasets.Value("float64")
-    types = {"score": number, "scores": datasets.List(number), "relevance": datasets.List(number)}
-    types["vector"] = datasets.List(datasets.Value("float32"))
-    types |= dict.fromkeys(LISTS if kind == "pairs" else (*LISTS, "positive"), datasets.List(text))
-    features = datasets.Features({column: types.get(column, text) for column in ACCEPTED[kind]})
-    if kind == "pairs":
-        features["document_instruction"] = text
-    if marked:
-        features[RESERVED] = datasets.Value("bool")
-    schema, iterator = features.arrow_schema, iter(rows)
-    tables = [schema.empty_table()]
-    while piece := list(islice(iterator, 10_000)):
-        tables.append(pa.Table.from_pylist(piece, schema=schema))
-    info = datasets.DatasetInfo(features=features)
-    # The fingerprint names files of a cache that we do not write; without one, all rows would be pickled.
-    return datasets.Dataset(pa.concat_tables(tables), info=info, fingerprint=generate_random_fingerprint())
+
+def _files(path: Path, split: str) -> list[Path]:
+    """Return the files that rows of a path are read from."""
+    return files_of(path, split) if is_beir(path) else local_files(path, split)

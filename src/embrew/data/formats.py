@@ -229,7 +229,7 @@ def _read_lines(
 
     A byte order mark at the beginning of any line is left out: concatenated files have some.
     """
-    number = 0
+    number, source = 0, str(path)
     try:
         with _open(path) as file:
             for number, raw in enumerate(_lines(file, max_bytes, any_end=any_end), start=1):
@@ -237,11 +237,11 @@ def _read_lines(
                     yield _bad(path, number, f"longer than {max_bytes:,} bytes; split the text, or leave it out")
                     continue
                 try:
-                    line = raw.decode("utf-8-sig")
+                    line = raw.removeprefix(codecs.BOM_UTF8).decode()
                     if 4 * line.count("\0") > len(line):  # a text may hold one
                         raise ValueError(UTF16)
                     if line.strip():
-                        yield Record(parse(line), str(path), number, "line")
+                        yield Record(parse(line), source, number, "line")
                 except ValueError as error:
                     ends = not raw.endswith(b"\n")
                     yield _bad(path, number, _reason(error) + (ENDS if ends else ""), rest_lost=ends)
@@ -271,7 +271,7 @@ def parse_json(text: str, *, repair: str = "repair or remove the line") -> Any:
         ValueError: it is no valid JSON, is nested too deeply, or an object has a key twice; says what to do.
     """
     try:
-        return json.loads(text, object_pairs_hook=unique_keys)
+        return _DECODER.decode(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"not valid JSON ({error}); {repair}") from error
 
@@ -288,6 +288,9 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)  # `json.loads` with a hook makes one per call
+
+
 def _twice(names: Iterable[str]) -> str | None:
     """Return the first name that stands there twice, or None."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
@@ -299,8 +302,7 @@ def _parse_object(text: str) -> Values:
     Raises:
         ValueError: the text is no valid JSON, or no object; says what to do.
     """
-    values = parse_json(text)
-    return _checked_object(values, escapes="\\u" in text)
+    return _checked_object(parse_json(text), escapes="\\u" in text)
 
 
 def _checked_object(values: Any, *, escapes: bool) -> Values:

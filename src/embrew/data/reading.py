@@ -137,15 +137,25 @@ def read(
         return
     if name is not None or revision is not None:
         logger.warning("%s is local: name=%r and revision=%r have no effect", text, name, revision)
-    files = [local] if local.is_file() else split_files(local, split)
-    if local.is_dir() and split in SPLITS and not is_saved(local):
-        _warn_unread(local, tuple(name for name in _other_names(local) if name not in {file.name for file in files}))
-    for file in files:
+    for file in local_files(local, split):
         for item in records(file):
             if isinstance(item, Bad):
                 rejects(item)
             else:
                 yield item
+
+
+def local_files(path: Path, split: str) -> list[Path]:
+    """Return the files that `read` reads: a file, or those of a folder's split; warn of others, once.
+
+    Raises:
+        FileNotFoundError, ValueError: as `split_files`.
+    """
+    require_regular(path)
+    files = [path] if path.is_file() else split_files(path, split)
+    if path.is_dir() and split in SPLITS and not is_saved(path):
+        _warn_unread(path, tuple(name for name in _other_names(path) if name not in {file.name for file in files}))
+    return files
 
 
 def corpus_files(path: AnyPlace) -> list[AnyPlace]:

@@ -30,6 +30,7 @@ class Rejects:
         rows: number of rows so far, good and bad.
         count: number of bad rows.
         files: number of bad rows per file.
+        bad: the bad rows.
     """
 
     def __init__(
@@ -41,17 +42,17 @@ class Rejects:
         self.listed = listed
         self.rows = 0
         self.files: Counter[str] = Counter()
-        self.first: Bad | None = None
+        self.bad: list[Bad] = []
 
     @property
     def count(self) -> int:
         """Number of bad rows."""
         return self.files.total()
 
-    def good(self) -> None:
-        """Count a row that can be used."""
-        self.rows += 1
-        if self.first is not None:
+    def good(self, rows: int = 1) -> None:
+        """Count rows that can be used."""
+        self.rows += rows
+        if self.bad:
             self._check()
 
     def __call__(self, bad: Bad) -> None:
@@ -65,7 +66,7 @@ class Rejects:
         read = self.rows
         self.rows += 1
         self.files[bad.source] += 1
-        self.first = self.first or bad
+        self.bad.append(bad)
         line = {"file": bad.source, "line": bad.number, "reason": bad.reason}
         self.file.write(json.dumps(line, ensure_ascii=False) + "\n")
         if bad.rest_lost:
@@ -96,11 +97,11 @@ class Rejects:
             self._stop("first ")
 
     def _stop(self, which: str) -> None:
-        assert self.first is not None
+        first = self.bad[0]
         listed = f"; they are in {self.listed}, and" if self.listed else ";"
         raise ValueError(
             f"{self.count} of the {which}{self.rows} rows cannot be {self.purpose}, more than max_reject_rate="
-            f"{self.max_rate:g}{listed} the first is {self.first.where}: {self.first.reason}"
+            f"{self.max_rate:g}{listed} the first is {first.where}: {first.reason}"
         )
 
 

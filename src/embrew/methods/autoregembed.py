@@ -41,6 +41,7 @@ from embrew.methods.base import (
     check_target_fits,
     end_ids,
     instructions_of,
+    text_blocks,
     text_ids,
     usable,
 )
@@ -93,7 +94,8 @@ class PairedTexts:
         """Leave out pairs whose target has no token with a loss."""
         if not self.skip_rows:
             return dataset
-        targets = self._target_ids(list(dataset["positive"]), encoder)
+        blocks = text_blocks(dataset, "positive")
+        targets = (target for texts in blocks for target in self._target_ids(texts, encoder))
         keep = [i for i, target in enumerate(targets) if len(target) > self.skip_rows]
         none = f"no target of {len(dataset)} pairs has more tokens than skip_rows={self.skip_rows}; lower it"
         shorter = f"compression leaves out {{}} of {{}} pairs: no token of theirs after skip_rows={self.skip_rows}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -247,6 +247,17 @@ def usable(dataset: Dataset, rows: Sequence[int], *, otherwise: str, left_out: s
     if left_out is not None and len(rows) < len(dataset):
         logger.info(left_out.format(len(dataset) - len(rows), len(dataset)))
     return dataset.select(rows)
+
+
+def text_blocks(dataset: Dataset, column: str) -> Iterator[list[str]]:
+    """Yield the texts of a column, 1,000 at a time, so that those of a large data set are never all in memory."""
+    for block in dataset.select_columns([column]).iter(batch_size=1000):
+        yield block[column]
+
+
+def token_counts(dataset: Dataset, column: str, encoder: Encoder) -> list[int]:
+    """Return the number of tokens of each text of a column, without special tokens."""
+    return [len(ids) for texts in text_blocks(dataset, column) for ids in text_ids(texts, encoder)]
 
 
 def text_ids(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:

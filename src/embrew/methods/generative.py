@@ -18,6 +18,7 @@ from embrew.methods.base import (
     end_ids,
     instructions_of,
     text_ids,
+    token_counts,
     usable,
 )
 from embrew.methods.embedding import EmbeddingObjective
@@ -83,7 +84,7 @@ class LanguageModel(Generative):
             ValueError: no text is long enough.
         """
         shortest = 1 if encoder.template.bos_ids else 2
-        keep = [i for i, ids in enumerate(text_ids(list(dataset["text"]), encoder)) if len(ids) >= shortest]
+        keep = [i for i, count in enumerate(token_counts(dataset, "text", encoder)) if count >= shortest]
         none = f"none of {len(dataset)} texts has {shortest} tokens; there is nothing to predict"
         return usable(dataset, keep, otherwise=none)
 

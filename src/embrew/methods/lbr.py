@@ -22,6 +22,7 @@ from embrew.methods.base import (
     end_ids,
     instructions_of,
     text_ids,
+    token_counts,
     usable,
 )
 from embrew.model.attention import Attention
@@ -144,7 +145,7 @@ class Bottleneck(Generative):
         """
         if self.target != "rest":
             return dataset
-        keep = [i for i, ids in enumerate(text_ids(list(dataset["text"]), encoder)) if len(ids) >= 2 * self.min_tokens]
+        keep = [i for i, count in enumerate(token_counts(dataset, "text", encoder)) if count >= 2 * self.min_tokens]
         none = f"none of {len(dataset)} texts has {2 * self.min_tokens} tokens; lower min_tokens"
         return usable(dataset, keep, otherwise=none)
 

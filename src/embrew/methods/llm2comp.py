@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from embrew.data.documents import sentence_spans
 from embrew.encoder import Encoder
-from embrew.methods.base import DataRow, text_ids, tokenized, usable
+from embrew.methods.base import DataRow, text_blocks, text_ids, token_counts, tokenized, usable
 from embrew.methods.frozen_decoder import CompressionRows
 
 if TYPE_CHECKING:
@@ -108,16 +108,18 @@ class SplitTexts:
         """Leave out texts that are too short to split; log how many have no sentence end to be split at."""
         limits = self.limits(encoder)
         shortest = limits.min_context + limits.min_continuation
-        keep = [i for i, ids in enumerate(text_ids(list(dataset["text"]), encoder)) if len(ids) >= shortest]
+        keep = [i for i, count in enumerate(token_counts(dataset, "text", encoder)) if count >= shortest]
         none = f"all {len(dataset)} texts are shorter than {shortest} tokens, the minimum that compression can split"
         shorter = f"compression leaves out {{}} of {{}} texts shorter than {shortest} tokens"
         dataset = usable(dataset, keep, otherwise=none, left_out=shorter)
         if self.split == "sentence":
-            texts = list(dataset["text"])
-            ranges = zip(self._ranges(text_ids(texts, encoder), encoder), sentence_ends(texts, encoder), strict=True)
-            without = sum(not any(end in sizes for end in ends) for sizes, ends in ranges)
+            without = 0
+            for texts in text_blocks(dataset, "text"):
+                ranges = self._ranges(text_ids(texts, encoder), encoder)
+                for sizes, ends in zip(ranges, sentence_ends(texts, encoder), strict=True):
+                    without += not any(end in sizes for end in ends)
             what = "have no inner sentence end where they may be split, and are split at a random token"
-            logger.info("compression: %d of %d texts %s", without, len(texts), what)
+            logger.info("compression: %d of %d texts %s", without, len(dataset), what)
         return dataset
 
     def parts(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int) -> CompressionRows:

@@ -18,7 +18,7 @@ from typing import Literal, Unpack
 import numpy as np
 
 from embrew.data.beir import Document, RetrievalData, read_beir, record_id
-from embrew.data.canonical import canonical_rows
+from embrew.data.canonical import Converter
 from embrew.data.columns import Layout
 from embrew.data.datasets import load
 from embrew.data.formats import named, read_file
@@ -89,7 +89,7 @@ def _answers_of_queries(
             )
         values = {"question": data.queries[query], "answers": record.values[column]}
         layout: Layout = {"question": ("question",), "answers": ("answers",)}
-        (row,) = canonical_rows(values, layout, "answered", where=record.where)
+        (row,) = Converter(layout, "answered")(record._replace(values=values))
         answers[query] = row["answers"]
     return answers
 

@@ -19,7 +19,7 @@ from embrew.data.rejects import MAX_RATE, Rejects, reject_file
 from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective, Objective
-from embrew.methods.base import text_ids
+from embrew.methods.base import token_counts
 from embrew.recipe.stage import DataConfig, StageConfig
 
 if TYPE_CHECKING:
@@ -179,8 +179,7 @@ def short_rows(part: Dataset, config: DataConfig, encoder: Encoder) -> Dataset:
     keep = set(range(len(part)))
     for column in ("text", "query", "positive"):
         if column in part.column_names:
-            lengths = [len(ids) for ids in text_ids(list(part[column]), encoder)]
-            keep &= {i for i, length in enumerate(lengths) if length <= max_tokens}
+            keep &= {i for i, count in enumerate(token_counts(part, column, encoder)) if count <= max_tokens}
     if not keep:
         raise ValueError(f"none of {len(part)} rows has at most max_tokens={max_tokens}; raise the limit")
     return part.select(sorted(keep))
