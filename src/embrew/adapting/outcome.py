@@ -28,15 +28,20 @@ SCORES = {"ndcg_at_10": "nDCG@10", "recall_at_10": "Recall@10", "mrr_at_10": "MR
 FEW_QUERIES, FEW_PAIRS = 50, 500
 
 
-class AdaptReport(TypedDict):
-    """The content of `adapted.json`: paths are relative to the output folder, `models` has a row per `RaceRow`."""
+class Scores(TypedDict):
+    """What `adapt` knows once all models are scored: `models` has a row per `RaceRow`."""
 
-    format: int
-    starts: dict[str, str]
     advice: list[str]
     best: str
     cheapest: str
     models: list[dict[str, Any]]
+
+
+class AdaptReport(Scores):
+    """The content of `adapted.json`; paths are relative to the output folder."""
+
+    format: int
+    starts: dict[str, str]
     data: PreparedManifest
     versions: dict[str, str | None]
     encoder: str | None

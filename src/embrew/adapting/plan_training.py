@@ -40,6 +40,7 @@ from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)
 TIMED, REPETITIONS = 64, 3  # texts, and how often they are encoded to take the time
+FEW, SECONDS = 8, 4.0  # at least so many texts, and fewer than above where they take longer
 
 
 def plan_training(candidate: Candidate) -> Plan:
@@ -284,8 +285,10 @@ def _file_hashes(candidate: Candidate, trained: Iterable[str]) -> dict[str, str]
 def _milliseconds(encoder: TextEncoder, data: Prepared) -> float:
     """Return the time per text of encoding some documents in one call; the shortest of `REPETITIONS`."""
     texts = data.texts()["document"][:TIMED]
-    encode = partial(encoder.encode_document, texts, show_progress_bar=False)
-    return 1000 * min(timeit.repeat(encode, number=1, repeat=REPETITIONS)) / len(texts)
+    encode = partial(encoder.encode_document, show_progress_bar=False)
+    each = timeit.timeit(lambda: encode(texts[:FEW]), number=1) / len(texts[:FEW])
+    timed = texts[: max(FEW, int(SECONDS / REPETITIONS / each))]
+    return 1000 * min(timeit.repeat(lambda: encode(timed), number=1, repeat=REPETITIONS)) / len(timed)
 
 
 def _parameters(model: Any) -> int:

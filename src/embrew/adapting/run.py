@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +19,16 @@ from embrew.adapting.defaults import (
     method_names,
     read_defaults,
 )
-from embrew.adapting.outcome import ADAPTED, AdaptReport, RaceRow, advice_lines, best_of, cheapest_of, write_page
+from embrew.adapting.outcome import (
+    ADAPTED,
+    AdaptReport,
+    RaceRow,
+    Scores,
+    advice_lines,
+    best_of,
+    cheapest_of,
+    write_page,
+)
 from embrew.adapting.plan_training import earlier_plan, plan_training
 from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, prepare_data
@@ -128,6 +137,7 @@ def adapt(
     seed: int = 42,
     export: bool = True,
     overrides: Sequence[str] = (),
+    on_scores: Callable[[Scores], None] | None = None,
 ) -> AdaptReport:
     """Compare models on a user's texts, each as it is and trained, and export the best one.
 
@@ -159,6 +169,7 @@ def adapt(
         seed: random seed of the split and of training.
         export: also export the best encoder for Sentence-Transformers.
         overrides: `key.path=value` for the recipes, `adapt.key=value` for the defaults.
+        on_scores: called once all models are scored, before the best one is exported and the page is written.
 
     Returns:
         The content of `adapted.json`: scores of each model on dev and test, the best one, and what the data were.
@@ -191,11 +202,17 @@ def adapt(
     starts = [find_start(name, trains=name not in only_scored) for name in (*map(str, models), *only_scored)]
     _check_starts(starts, options)
     with locked_by_main_process(Path(output), "working in"):
-        return race(starts, document_source, pair_source, Path(output), options)
+        return race(starts, document_source, pair_source, Path(output), options, on_scores=on_scores)
 
 
 def race(
-    starts: Sequence[Start], documents: DataSource | None, pairs: DataSource | None, folder: Path, options: RaceOptions
+    starts: Sequence[Start],
+    documents: DataSource | None,
+    pairs: DataSource | None,
+    folder: Path,
+    options: RaceOptions,
+    *,
+    on_scores: Callable[[Scores], None] | None = None,
 ) -> AdaptReport:
     """Race models in an output folder; return the content of `adapted.json`.
 
@@ -219,15 +236,20 @@ def race(
     best = best_of(rows)
     winner = next(candidate for candidate in candidates if candidate.start.name == best.start)
     rows.append(winner.score_fused(best))
+    scores: Scores = {
+        "advice": advice_lines(rows, best, data, quick=options.quick),
+        "best": best.name,
+        "cheapest": cheapest_of(rows, best).name,
+        "models": [row.summary(folder) for row in rows],
+    }
+    if on_scores is not None:
+        on_scores(scores)
     # write the encoder, its export, adapted.json and report.html
     encoder, exported = export_best(best, winner, export=options.export)
     values = {
         "format": formats.ADAPTED.number,
         "starts": {candidate.start.name: public_path(candidate.start.model) for candidate in candidates},
-        "advice": advice_lines(rows, best, data, quick=options.quick),
-        "best": best.name,
-        "cheapest": cheapest_of(rows, best).name,
-        "models": [row.summary(folder) for row in rows],
+        **scores,
         "data": data.manifest,
         "versions": formats.versions(),
         "encoder": None if encoder is None else str(encoder.relative_to(folder)),

@@ -18,7 +18,7 @@ from embrew.cli.signals import stopping
 from embrew.inspection import command
 
 if TYPE_CHECKING:
-    from embrew.adapting.outcome import AdaptReport
+    from embrew.adapting.outcome import Scores
 
 METHODS = ("none", "llm2comp", "ese", "autoregembed", "lbr", "epic", "distillation")
 
@@ -66,8 +66,12 @@ def adapt(
 
     names, overrides = _parted(models or ())
     with stopping(lambda: f"finished parts are in {output}; the same command resumes"):
-        report = run(names, output=output, columns=columns_of(column), overrides=overrides, **options)
-    _show(report, output)
+        report = run(names, output=output, columns=columns_of(column), overrides=overrides, on_scores=_show, **options)
+    written = {"page": "report.html", "encoder": report["encoder"]}
+    written["export, for Sentence-Transformers"] = report["exported"]
+    for description, name in written.items():
+        if name and (output / name).exists():
+            print_line(f"{description}: ", (str(output / name), "bold"))
     return {**report}
 
 
@@ -77,12 +81,12 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return [word for word in words if word not in settings], settings
 
 
-def _show(report: AdaptReport, output: Path) -> None:
-    """Print the sentences, the table of models, and where the results are."""
-    for line in report["advice"]:
+def _show(scores: Scores) -> None:
+    """Print the sentences and the table of models."""
+    for line in scores["advice"]:
         print_line(line)
     rows = []
-    for row in report["models"]:
+    for row in scores["models"]:
         low, high = (100 * bound for bound in row["test_interval"])
         dev, test = (100 * row[key] for key in ("dev_ndcg_at_10", "test_ndcg_at_10"))
         training = "–" if row["seconds"] is None else f"{row['seconds'] / 60:.1f} min"
@@ -90,13 +94,8 @@ def _show(report: AdaptReport, output: Path) -> None:
             training += ", not better on dev"
         cost = "–" if row["milliseconds"] is None else f"{row['milliseconds']:.1f}"
         cells = [row["model"], f"{dev:.1f}", f"{test:.1f} ({low:.1f} to {high:.1f})", cost, training]
-        rows.append([Text(cell, "bold" if row["model"] == report["best"] else "") for cell in cells])
+        rows.append([Text(cell, "bold" if row["model"] == scores["best"] else "") for cell in cells])
     print_table(["", "dev nDCG@10", "test nDCG@10 (95 %)", "ms per text", "training"], rows)
-    written = {"page": "report.html", "encoder": report["encoder"]}
-    written["export, for Sentence-Transformers"] = report["exported"]
-    for description, name in written.items():
-        if name and (output / name).exists():
-            print_line(f"{description}: ", (str(output / name), "bold"))
 
 
 @options_of(

@@ -38,10 +38,11 @@ from embrew.methods.base import (
     Positive,
     RowsKind,
     Temperature,
+    blocks_of,
     check_target_fits,
     end_ids,
     instructions_of,
-    text_blocks,
+    rows_with_negatives,
     text_ids,
     usable,
 )
@@ -94,7 +95,7 @@ class PairedTexts:
         """Leave out pairs whose target has no token with a loss."""
         if not self.skip_rows:
             return dataset
-        blocks = text_blocks(dataset, "positive")
+        blocks = blocks_of(dataset, "positive")
         targets = (target for texts in blocks for target in self._target_ids(texts, encoder))
         keep = [i for i, target in enumerate(targets) if len(target) > self.skip_rows]
         none = f"no target of {len(dataset)} pairs has more tokens than skip_rows={self.skip_rows}; lower it"
@@ -162,7 +163,7 @@ class Alignment(FrozenDecoder):
         Raises:
             ValueError: no row has a negative.
         """
-        keep = [i for i, negatives in enumerate(dataset["negatives"]) if negatives]
+        keep = rows_with_negatives(dataset)
         none = f"none of {len(dataset)} rows has negatives; alignment contrasts with one or more"
         return usable(dataset, keep, otherwise=none, left_out="alignment leaves out {} of {} rows without negatives")
 

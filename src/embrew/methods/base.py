@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -249,15 +250,20 @@ def usable(dataset: Dataset, rows: Sequence[int], *, otherwise: str, left_out: s
     return dataset.select(rows)
 
 
-def text_blocks(dataset: Dataset, column: str) -> Iterator[list[str]]:
-    """Yield the texts of a column, 1,000 at a time, so that those of a large data set are never all in memory."""
+def blocks_of(dataset: Dataset, column: str) -> Iterator[list[Any]]:
+    """Yield the values of a column, 1,000 at a time, so that those of a large data set are never all in memory."""
     for block in dataset.select_columns([column]).iter(batch_size=1000):
         yield block[column]
 
 
+def rows_with_negatives(dataset: Dataset) -> list[int]:
+    """Return the indices of the rows that have negatives."""
+    return [i for i, texts in enumerate(chain.from_iterable(blocks_of(dataset, "negatives"))) if texts]
+
+
 def token_counts(dataset: Dataset, column: str, encoder: Encoder) -> list[int]:
     """Return the number of tokens of each text of a column, without special tokens."""
-    return [len(ids) for texts in text_blocks(dataset, column) for ids in text_ids(texts, encoder)]
+    return [len(ids) for texts in blocks_of(dataset, column) for ids in text_ids(texts, encoder)]
 
 
 def text_ids(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:

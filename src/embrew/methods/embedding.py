@@ -16,7 +16,18 @@ from torch import Tensor
 from embrew.distributed import gather
 from embrew.encoder import Encoder
 from embrew.losses.contrastive import spread_out
-from embrew.methods.base import Batch, DataRow, NotNegative, Objective, RowsKind, are_equal, instructions_of, usable
+from embrew.methods.base import (
+    Batch,
+    DataRow,
+    NotNegative,
+    Objective,
+    RowsKind,
+    are_equal,
+    blocks_of,
+    instructions_of,
+    rows_with_negatives,
+    usable,
+)
 from embrew.model.batching import embed_by_length
 from embrew.text.tokens import Tokens
 
@@ -156,15 +167,17 @@ class Pairs(Inputs):
         """
         if not self.with_negatives:
             return dataset
-        keep = [i for i, negatives in enumerate(dataset["negatives"]) if negatives]
+        keep = rows_with_negatives(dataset)
         none = f"none of {len(dataset)} rows has negatives; set in_batch_negatives: true"
         return usable(dataset, keep, otherwise=none, left_out="contrastive leaves out {} of {} rows without negatives")
 
     def check_rows(self, dataset: Dataset) -> None:
         """Raise where all documents are equal, or all queries that have no negatives."""
-        rows = dataset["negatives"] if "negatives" in dataset.column_names else ()
-        check_differ("documents", chain(dataset["positive"], (text for texts in rows for text in texts or ())))
-        if not any(rows):
+        has_negatives = "negatives" in dataset.column_names
+        blocks = blocks_of(dataset, "negatives") if has_negatives else iter(())
+        negatives = (text for block in blocks for texts in block for text in texts or ())
+        check_differ("documents", chain(dataset["positive"], negatives))
+        if not (has_negatives and any(map(any, blocks_of(dataset, "negatives")))):
             check_differ("queries", dataset["query"])
 
     def strings(self, rows: Sequence[DataRow]) -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from embrew.data.documents import split_sentences
 from embrew.encoder import Encoder
 from embrew.losses.vocabulary import bag_of_words_nll, token_nll
-from embrew.methods.base import Batch, DataRow, NotNegative, TokenObjective, text_ids, usable
+from embrew.methods.base import Batch, DataRow, NotNegative, TokenObjective, blocks_of, text_ids, usable
 from embrew.model.frozen import trained_head
 from embrew.model.layers import check_takes_branches
 from embrew.settings.encoder import EncoderSettings
@@ -83,7 +84,8 @@ class Llama2Vec(TokenObjective):
         Raises:
             ValueError: no text has two sentences.
         """
-        keep = [i for i, text in enumerate(dataset["text"]) if len(split_sentences(text)) > 1]
+        texts = chain.from_iterable(blocks_of(dataset, "text"))
+        keep = [i for i, text in enumerate(texts) if len(split_sentences(text)) > 1]
         none = f"none of {len(dataset)} texts has two sentences, one to read and one that follows"
         return usable(dataset, keep, otherwise=none)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from embrew.data.documents import sentence_spans
 from embrew.encoder import Encoder
-from embrew.methods.base import DataRow, text_blocks, text_ids, token_counts, tokenized, usable
+from embrew.methods.base import DataRow, blocks_of, text_ids, token_counts, tokenized, usable
 from embrew.methods.frozen_decoder import CompressionRows
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class SplitTexts:
         dataset = usable(dataset, keep, otherwise=none, left_out=shorter)
         if self.split == "sentence":
             without = 0
-            for texts in text_blocks(dataset, "text"):
+            for texts in blocks_of(dataset, "text"):
                 ranges = self._ranges(text_ids(texts, encoder), encoder)
                 for sizes, ends in zip(ranges, sentence_ends(texts, encoder), strict=True):
                     without += not any(end in sizes for end in ends)
