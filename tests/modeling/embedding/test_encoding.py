@@ -138,7 +138,7 @@ def test_bfloat16_where_the_processor_has_it(capabilities, has, monkeypatch):
     if has:
         assert pick_dtype("bfloat16", CPU) == saved_dtype("bfloat16", CPU) == torch.bfloat16
     else:
-        with pytest.raises(ValueError, match="'bfloat16' is emulated by this CPU"):
+        with pytest.raises(ValueError, match="'bfloat16': this CPU emulates bfloat16"):
             pick_dtype("bfloat16", CPU)
         assert saved_dtype("bfloat16", CPU) == torch.float32, "a saved encoder opens all the same"
 
