@@ -266,10 +266,14 @@ def test_an_update_keeps_files(tmp_path, monkeypatch):
     assert SearchIndex.load(folder, Counts(), verify="full").documents == documents
 
 
-def test_without_hard_links_files_are_copied(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "instead"), [("link", mock.Mock(side_effect=PermissionError("no links here"))), ("geteuid", lambda: -1)]
+)
+def test_without_hard_links_files_are_copied(name, instead, tmp_path, monkeypatch):
+    """Also those of another user."""
     SearchIndex.build(Counts(), DOCUMENTS).save(tmp_path / "index")
     before = inodes(tmp_path / "index")
-    monkeypatch.setattr(os, "link", mock.Mock(side_effect=PermissionError("no links here")))
+    monkeypatch.setattr(os, name, instead)
     index, _ = SearchIndex.load(tmp_path / "index", Counts()).updated([*DOCUMENTS, Document("d", "more")])
     index.save(tmp_path / "index", overwrite=True)
     assert inodes(tmp_path / "index")["vectors-00000.npy"] != before["vectors-00000.npy"]

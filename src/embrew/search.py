@@ -188,8 +188,7 @@ class SearchIndex:
             queries: texts.
             top_k: number of documents.
             hybrid: fuse the ranking by vectors with that of BM25 (`embrew.ranking.reciprocal_rank_fusion`). The first
-                such search reads all texts, and BM25 holds their words in memory: several times the size of the texts
-                while it is made.
+                such search reads all texts and makes BM25's index in memory, which takes about ten times their size.
             batch_tokens: padded tokens per batch.
 
         Raises:

@@ -74,11 +74,12 @@ class MappedFile:
         return np.frombuffer(self._content, dtype, offset=begin).reshape(shape)
 
     def link_or_copy_to(self, path: Path) -> None:
-        """Hard-link the file; write a copy where it cannot be linked, or another file has its name by now."""
-        with suppress(OSError):
-            os.link(self.path.resolve(), path)
-            if os.path.samestat(path.lstat(), self._about):
-                return
+        """Hard-link the file; write a copy if that fails, it is another user's, or another file has its name by now."""
+        if self._about.st_uid == os.geteuid():  # another's could not be given the permissions of new files
+            with suppress(OSError):
+                os.link(self.path.resolve(), path)
+                if os.path.samestat(path.lstat(), self._about):
+                    return
         path.unlink(missing_ok=True)
         path.write_bytes(self._content)
 
