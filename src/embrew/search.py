@@ -127,7 +127,7 @@ class SearchIndex:
         documents = _documents(documents, encoder)
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
         vectors = np.empty((0, 0), dtype=np.float32)
-        for part, encoded in _embedded(encoder, [document.content for document in documents], options):
+        for part, encoded in _embedded(encoder, documents, options):
             vectors = vectors if len(vectors) else np.empty((len(documents), encoded.shape[1]), dtype=np.float32)
             vectors[part] = encoded
         return cls(encoder, in_blocks(vectors, documents), np.arange(len(documents)))
@@ -361,13 +361,13 @@ class SearchIndex:
         of_blocks = self._blocks.of(positions)
         appended = np.flatnonzero(~(is_same & keep[of_blocks]))
         sources = earlier.sources[appended]
-        texts = dict.fromkeys(documents[i].content for i in appended[sources < 0].tolist())
+        texts = {documents[i].content: documents[i] for i in appended[sources < 0].tolist()}
         numbers = {text: number for number, text in enumerate(texts)}
         which = np.array([numbers.get(documents[i].content, -1) for i in appended.tolist()], dtype=np.int64)
         vectors = np.empty((len(appended), self.dimensions), dtype=np.float32)
         vectors[sources >= 0] = self._blocks.vectors(self._rows[sources[sources >= 0]])
         options = encode_options(self.encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-        for part, encoded in _embedded(self.encoder, [*texts], {**options, **self.query_options}):
+        for part, encoded in _embedded(self.encoder, [*texts.values()], {**options, **self.query_options}):
             here = np.flatnonzero((which >= part.start) & (which < part.stop))
             vectors[here] = encoded[which[here] - part.start]
         blocks: list[Block | StoredBlock] = [self._blocks.blocks[number] for number in np.flatnonzero(keep)]
@@ -407,15 +407,16 @@ def _faiss() -> ModuleType:
 
 
 def _embedded(
-    encoder: TextEncoder, texts: Sequence[str], options: Mapping[str, Any]
+    encoder: TextEncoder, documents: Sequence[Document], options: Mapping[str, Any]
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield unit vectors of documents, `BLOCK` at a time, and which of the texts they are of."""
-    with progress(len(texts), "encode", "text", show=bool(options["show_progress_bar"])) as bar:
-        for start in range(0, len(texts), BLOCK):
-            part = slice(start, min(start + BLOCK, len(texts)))
+    """Yield unit vectors of documents, `BLOCK` at a time, and which of the documents they are of."""
+    with progress(len(documents), "encode", "text", show=bool(options["show_progress_bar"])) as bar:
+        for start in range(0, len(documents), BLOCK):
+            part = slice(start, min(start + BLOCK, len(documents)))
+            texts = [document.content for document in documents[part]]
             with bar.shared():
-                vectors = encoder.encode_document(texts[part], **options)
-            yield part, unit_vectors(vectors, what="documents", texts=texts[part])
+                vectors = encoder.encode_document(texts, **options)
+            yield part, unit_vectors(vectors, what="documents", texts=texts)
             bar.reach(part.stop)
 
 
