@@ -1,15 +1,16 @@
-"""An index of many documents beside faiss: `python benchmarks/search_index.py WORK [--documents 100000 1000000]`.
+"""An index of many documents beside faiss: `python benchmarks/search_index.py WORK [--only seconds|memory]`.
 
 Random unit vectors of 384 dimensions, and texts of ten words. `save`, `load` and `updated` with `save` (one document in
 a hundred is new, one is dropped) stand beside `faiss.write_index` and `faiss.read_index` of the same vectors; a search
 of a batch for ten documents beside `IndexFlatIP.search`, which finds the same scores. Peak memory is that of a fresh
 process that opens the index and searches it, without torch, which an encoder adds. WORK needs 7 kB per document, and is
-left empty.
+left empty. `--only` measures one part again, and the other one is kept as it is in the result file.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import statistics
 import subprocess
@@ -31,7 +32,7 @@ DIMENSIONS, TOP_K, ROUNDS, CHANGED = 384, 10, 3, 100
 BATCHES = (1, 64, 1000)  # queries that are searched at once; faiss multiplies matrices from 334 on
 GOALS = {"load": 2.0, "search": 1.1, "peak GB": 2.0}
 ALONE = """
-import resource, sys
+import sys
 import numpy as np
 from embrew.search import SearchIndex
 
@@ -45,7 +46,7 @@ class Drawn:
 index = SearchIndex.load(sys.argv[1], Drawn())
 for count in (1, 64):
     index.search(["query"] * count, top_k=TOP_K)
-print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])  # ru_maxrss would be the parent's
 """
 
 
@@ -87,8 +88,8 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.process_time() - begin
 
 
-def measured(count: int, work: Path) -> dict[str, Any]:
-    """Return the lines of an index of that many documents."""
+def timed(count: int, work: Path) -> dict[str, Any]:
+    """Return the lines of an index of that many documents: CPU seconds."""
     import faiss
 
     given, flat = vectors(count, harness.SEED), faiss.IndexFlatIP(DIMENSIONS)
@@ -121,12 +122,19 @@ def measured(count: int, work: Path) -> dict[str, Any]:
         lines[f"search, {batch} at once"] = compared(
             lambda unit=unit: opened._nearest(unit, TOP_K), lambda unit=unit: flat.search(unit, TOP_K)
         )
-    code = ALONE.replace("DIMENSIONS", str(DIMENSIONS)).replace("TOP_K", str(TOP_K))
-    peak = subprocess.run([sys.executable, "-c", code, str(folder)], check=True, capture_output=True, text=True).stdout
-    lines["peak GB"] = {"ours": [float(peak) / 1e9], "faiss": [count * DIMENSIONS * 4 / 1e9]}
     shutil.rmtree(folder)
     Path(file).unlink()
     return lines
+
+
+def memory(count: int, work: Path) -> dict[str, Any]:
+    """Return the line of an index of that many documents: the peak of a process."""
+    SearchIndex.of_vectors(Drawn(), documents(0, count), vectors(count, harness.SEED), copy=False).save(work / "index")
+    code = ALONE.replace("DIMENSIONS", str(DIMENSIONS)).replace("TOP_K", str(TOP_K))
+    command = [sys.executable, "-c", code, str(work / "index")]
+    peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    shutil.rmtree(work / "index")
+    return {"peak GB": {"ours": [1024 * int(peak) / 1e9], "faiss": [count * DIMENSIONS * 4 / 1e9]}}
 
 
 def update(folder: Path, encoder: Drawn, newer: list[Document]) -> None:
@@ -165,12 +173,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
     parser.add_argument("--documents", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--only", choices=["seconds", "memory"])
     asked = parser.parse_args()
     harness.one_core()
     asked.work.mkdir(parents=True, exist_ok=True)
-    found = {str(count): measured(count, asked.work) for count in asked.documents}
-    around = harness.circumstances(COMMAND)
-    lines = [row(count, name, one) for count, part in found.items() for name, one in part.items()]
+    file = harness.RESULTS / "search-index.json"
+    record: dict[str, Any] = json.loads(file.read_text()) if asked.only else {}
+    for part, measure in {"seconds": timed, "memory": memory}.items():
+        if asked.only in (None, part):
+            found = {str(count): measure(count, asked.work) for count in asked.documents}
+            record[part] = {**harness.circumstances(COMMAND), "found": found}
+    parts = [record[part] for part in ("seconds", "memory")]
+    counts = parts[0]["found"]
+    lines = [row(count, *one) for count in counts for part in parts for one in part["found"][count].items()]
     page = [
         "# search-index",
         "",
@@ -179,9 +194,10 @@ def main() -> None:
         "",
         *harness.table(["documents", "what", "embrew", "faiss", "ratio", "goal"], lines),
         "",
-        *harness.origin(around),
+        *harness.origin(parts[0]),
+        f"- memory: commit {parts[1]['commit']}, {parts[1]['date']}",
     ]
-    harness.write("search-index", page, {**around, "found": found})
+    harness.write("search-index", page, record)
 
 
 if __name__ == "__main__":
