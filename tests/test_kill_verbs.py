@@ -70,6 +70,10 @@ REPLACING: dict[str, Command] = {
     "encode": lambda given, version, out: [
         *("encode", given / "encoder-old", given / f"corpus-{version}.jsonl", out, "--shard-rows", 16)
     ],
+    "search --update": lambda given, version, out: [
+        *("search", given / "encoder-old", "--index", out),
+        *("--build" if version == "old" else "--update", given / f"corpus-{version}.jsonl"),
+    ],
 }
 
 

@@ -79,7 +79,7 @@ def test_ids_of_rows_never_become_names_of_files(tmp_path):
     index = SearchIndex.build(Stub(), corpus)
     index.save(tmp_path / "deep" / "index")
     assert {hit.document.id for hit in index.search(["text 1"])[0]} <= set(given)
-    ours = r"part-\d{5}\.[a-z]+|(corpus|documents)\.jsonl|(manifest|vectors|checksums)\.json|index\.faiss"
+    ours = r"(part|vectors|documents)-\d{5}\.[a-z]+|corpus\.jsonl|(manifest|vectors|checksums)\.json|rows\.npy"
     names = {path.name for path in (tmp_path / "deep").rglob("*") if path.is_file()}
     assert len(names) > 5 and all(re.fullmatch(ours, name) for name in names), names
     assert [path.name for path in tmp_path.iterdir()] == ["deep"]

@@ -1,23 +1,30 @@
-"""Search documents by meaning: an exact inner-product index of unit vectors, for the encoder that made it."""
+"""Search documents by meaning: an exact inner-product index of unit vectors, for the encoder that made it.
+
+Vectors and documents lie in blocks of rows (`embrew.data.blocks`), and `rows.npy` holds the position of each document
+in them, in the order of the documents. Documents that an update drops stay in their block, and are not found.
+"""
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from embrew.data.beir import Document, read_documents
+from embrew.data.blocks import ROWS, Block, Blocks, Documents, StoredBlock, block_files, in_blocks
 from embrew.extras import import_extra
-from embrew.files.checksums import content_hash, digest_of
+from embrew.files.checksums import digest_of, file_sha256
 from embrew.files.formats import INDEX, versions
-from embrew.files.reading import read_json
-from embrew.files.writing import atomic_folder, recover, write_json, write_jsonl
+from embrew.files.mapped import MappedFile
+from embrew.files.reading import content_of, read_json
+from embrew.files.writing import atomic_folder, read_unchanged, recover, write_json
 from embrew.progress import progress
 from embrew.ranking import BM25, FUSION_DEPTH, reciprocal_rank_fusion
 from embrew.text_encoder import (
@@ -31,11 +38,11 @@ from embrew.text_encoder import (
     unit_vectors,
 )
 
-if TYPE_CHECKING:
-    import faiss
-
 REPAIR = "build the index again"
-_INDEX, _DOCUMENTS = "index.faiss", "documents.jsonl"
+Verify = Literal["fast", "full"]
+_ORDER = "rows.npy"
+_KEYS = ("encoder_hash", "tokenizer_sha256", "documents", "dimensions", "query_options", "blocks", "files", "sha256")
+_SMALL, _MOST_SMALL = ROWS // 2, 32  # rows of a small block; more small blocks than that are written as one
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,13 @@ class Changes:
 class SearchIndex:
     """Documents and their vectors.
 
+    An index that was built holds its vectors and texts in memory; one that was opened reads them from its folder.
+
+    Attributes:
+        encoder: encodes queries, and new documents.
+        documents: the documents in their order; those of an opened index are read from its folder when asked for.
+        query_options: keywords for `encode_query`, such as `truncate_dim`.
+
     Examples:
         >>> index = SearchIndex.build(encoder, read_documents("corpus.jsonl"))  # doctest: +SKIP
         >>> index.save("index")  # doctest: +SKIP
@@ -84,15 +98,17 @@ class SearchIndex:
     def __init__(
         self,
         encoder: TextEncoder,
-        documents: Sequence[Document],
-        index: faiss.Index,
+        blocks: Sequence[Block | StoredBlock],
+        rows: np.ndarray,
         *,
         query_options: Mapping[str, int] | None = None,
     ) -> None:
         self.encoder = encoder
-        self.documents = list(documents)
-        self.index = index
         self.query_options = dict(query_options or {})
+        self._blocks, self._rows = Blocks(blocks), rows
+        self.documents = Documents(self._blocks, rows)
+        self._numbers = np.full(self._blocks.starts[-1], len(rows))  # of the document in each row; last: dropped
+        self._numbers[rows] = np.arange(len(rows))
 
     @classmethod
     def build(
@@ -103,16 +119,18 @@ class SearchIndex:
         batch_tokens: int | None = None,
         show_progress_bar: bool = False,
     ) -> SearchIndex:
-        """Embed documents (or those of a file or folder, see `read_documents`), title and text together."""
+        """Embed documents (or those of a file or folder, see `read_documents`), title and text together.
+
+        All documents and vectors are held in memory, once.
+        """
         _faiss()
         documents = _documents(documents, encoder)
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-        index: faiss.Index | None = None
-        for vectors in _embedded(encoder, [document.content for document in documents], options):
-            index = index or _empty_index(vectors.shape[1])
-            index.add(vectors)
-        assert index is not None, "there are documents"
-        return cls(encoder, documents, index)
+        vectors = np.empty((0, 0), dtype=np.float32)
+        for part, encoded in _embedded(encoder, documents, options):
+            vectors = vectors if len(vectors) else np.empty((len(documents), encoded.shape[1]), dtype=np.float32)
+            vectors[part] = encoded
+        return cls(encoder, in_blocks(vectors, documents), np.arange(len(documents)))
 
     @classmethod
     def of_vectors(
@@ -122,6 +140,7 @@ class SearchIndex:
         vectors: np.ndarray,
         *,
         query_options: Mapping[str, int] | None = None,
+        copy: bool = True,
     ) -> SearchIndex:
         """Index vectors that the encoder gave earlier.
 
@@ -130,18 +149,28 @@ class SearchIndex:
             documents: one per vector.
             vectors: `(documents, dimensions)`; that of a blank document may be zero.
             query_options: keywords for `encode_query`, such as `truncate_dim`.
+            copy: copy the vectors; False: where they are float32, the index keeps this array and scales it to unit
+                vectors.
         """
+        _faiss()
         if not documents or len(vectors) != len(documents):
             raise ValueError(f"{len(vectors)} vectors for {len(documents)} documents; give one vector per document")
         texts = [document.content for document in documents]
-        vectors = checked_vectors(vectors, what="documents", texts=texts)
-        index = _empty_index(vectors.shape[1])
-        index.codes.resize(vectors.nbytes)  # reserve memory, which otherwise doubles on the way
-        index.codes.resize(0)
-        for start in range(0, len(vectors), BLOCK):
-            block = slice(start, start + BLOCK)
-            index.add(unit_vectors(vectors[block], what="documents", texts=texts[block]))
-        return cls(encoder, documents, index, query_options=query_options)
+        array = checked_vectors(vectors, what="documents", texts=texts)
+        array = np.array(array, order="C", copy=copy or None)
+        for start in range(0, len(array), BLOCK):
+            part = slice(start, start + BLOCK)
+            array[part] = unit_vectors(array[part], what="documents", texts=texts[part])
+        return cls(encoder, in_blocks(array, documents), np.arange(len(documents)), query_options=query_options)
+
+    @property
+    def dimensions(self) -> int:
+        """Dimensions of a vector."""
+        return self._blocks.blocks[0].shape[1]
+
+    def vectors(self, start: int, stop: int) -> np.ndarray:
+        """Return a copy of the unit vectors of the documents `start` to `stop` - 1, `(documents, dimensions)`."""
+        return self._blocks.vectors(self._rows[start:stop])
 
     @cached_property
     def _bm25(self) -> BM25:
@@ -158,12 +187,13 @@ class SearchIndex:
         Args:
             queries: texts.
             top_k: number of documents.
-            hybrid: fuse the ranking by vectors with that of BM25, which is made of the texts at the first such search
-                (`embrew.ranking.reciprocal_rank_fusion`).
+            hybrid: fuse the ranking by vectors with that of BM25 (`embrew.ranking.reciprocal_rank_fusion`). The first
+                such search reads all texts and makes BM25's index in memory, which takes about ten times their size.
             batch_tokens: padded tokens per batch.
 
         Raises:
-            ValueError: `top_k` below 1; other dimensions than the index has; a hybrid search without texts.
+            ValueError: `top_k` below 1; other dimensions than the index has; a hybrid search without texts; a block
+                that is read for the first time is damaged.
         """
         if isinstance(queries, str):
             raise TypeError(f"queries={queries!r}; give a list of texts")
@@ -174,16 +204,17 @@ class SearchIndex:
             return []
         options = {**encode_options(self.encoder, batch_tokens=batch_tokens), **self.query_options}
         unit = unit_vectors(self.encoder.encode_query(queries, **options), what="queries", texts=queries)
-        if unit.shape[1] != self.index.d:
+        if unit.shape[1] != self.dimensions:
             raise ValueError(
-                f"the encoder gives {unit.shape[1]} dimensions, the index has {self.index.d}; "
+                f"the encoder gives {unit.shape[1]} dimensions, the index has {self.dimensions}; "
                 "set truncate_dim to the value that built the index, or build it again"
             )
         depth = min(max(top_k, FUSION_DEPTH) if hybrid else top_k, len(self.documents))
-        results = []
-        for scores, rows in zip(*self.index.search(unit, depth), strict=True):
-            best = sorted(zip(scores, rows, strict=True), key=lambda pair: (-pair[0], pair[1]))
-            results.append([(int(row), float(score)) for score, row in best])
+        ranked = zip(*(array.tolist() for array in self._nearest(unit, depth)), strict=True)
+        results = [
+            [(number, score) for score, number in zip(*best, strict=True) if number < len(self.documents)]
+            for best in ranked
+        ]
         if hybrid:
             by_words = [
                 [int(row) for score, row in zip(scores, rows, strict=True) if score > 0]
@@ -191,62 +222,121 @@ class SearchIndex:
             ]
             by_vectors = [[row for row, _ in best] for best in results]
             results = [reciprocal_rank_fusion(both, top_k) for both in zip(by_vectors, by_words, strict=True)]
-        return [[Hit(self.documents[row], score) for row, score in best] for best in results]
+        wanted = np.unique(np.array([number for best in results for number, _ in best], dtype=np.int64))
+        documents = dict(zip(wanted.tolist(), self._blocks.documents(self._rows[wanted]), strict=True))
+        return [[Hit(documents[number], score) for number, score in best] for best in results]
+
+    def _nearest(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and numbers of the `k` nearest documents, `(queries, k)`, best first; of equals, the earlier.
+
+        A block is searched deeper while what it has not returned might be among the best `k`: rows that were dropped
+        took the places, or equal scores. Where vectors are not finite, a number is that of no document, and comes last.
+        """
+        none, knn = len(self.documents), _faiss().knn
+        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        numbers = np.full((len(queries), k), none)
+        for block, (start, stop) in zip(self._blocks.blocks, pairwise(self._blocks.starts.tolist()), strict=True):
+            of_rows = self._numbers[start:stop]
+            live = max(1, int((of_rows < none).sum()))
+            depth = min(len(of_rows), k + 1 if live == len(of_rows) else 2 * (k + 1) * len(of_rows) // live)
+            before, left = (scores.copy(), numbers.copy()), np.arange(len(queries))
+            while len(left):
+                similar, rows = knn(queries[left], block.vectors, depth, metric=_faiss().METRIC_INNER_PRODUCT)
+                here = np.where(rows >= 0, of_rows[rows], none)
+                both = np.concatenate([before[0][left], np.where(here < none, similar, -np.inf)], axis=1)
+                names = np.concatenate([before[1][left], here], axis=1)
+                order = np.lexsort((names, -both), axis=1)[:, :k]
+                scores[left] = np.take_along_axis(both, order, axis=1)
+                numbers[left] = np.take_along_axis(names, order, axis=1)
+                left = left[(similar[:, -1] >= scores[left, -1]) & (depth < len(of_rows))]
+                depth = min(4 * depth, len(of_rows))
+        return scores, numbers
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write the index, the documents and a manifest atomically."""
+        """Write the index atomically: the order of the documents, blocks of vectors and documents, and a manifest.
+
+        Files of an index that was opened are hard-linked, not written again; they are copied where the file system has
+        no hard links.
+        """
         with atomic_folder(Path(folder), marker=INDEX.file, overwrite=overwrite) as new:
-            _faiss().write_index(self.index, str(new / _INDEX))
-            write_jsonl(new / _DOCUMENTS, (asdict(document) for document in self.documents))
+            np.save(new / _ORDER, np.asarray(self._rows, dtype="<i8"), allow_pickle=False)
+            files = {_ORDER: file_sha256(new / _ORDER)}
+            blocks = []
+            free = 1 + max(
+                (block.number for block in self._blocks.blocks if isinstance(block, StoredBlock)), default=-1
+            )
+            for block in self._blocks.blocks:
+                if isinstance(block, StoredBlock):
+                    number = block.number
+                    files |= block.link_or_copy_to(new)
+                else:
+                    number, free = free, free + 1
+                    files |= block.write(new, number)
+                blocks.append({"number": number, "rows": block.shape[0]})
             manifest = {
                 "format": INDEX.number,
                 "encoder_hash": model_hash(self.encoder),
                 "tokenizer_sha256": tokenizer_sha256(self.encoder),
                 "documents": len(self.documents),
-                "dimensions": self.index.d,
+                "dimensions": self.dimensions,
                 "query_options": self.query_options,
-                "files": {name: content_hash([new / name]) for name in (_INDEX, _DOCUMENTS)},
+                "blocks": blocks,
+                "files": files,
                 "versions": versions(),
             }
             write_json(new / INDEX.file, {**manifest, "sha256": digest_of(manifest)})
 
     @classmethod
-    def load(cls, folder: str | Path, encoder: TextEncoder) -> SearchIndex:
+    def load(cls, folder: str | Path, encoder: TextEncoder, *, verify: Verify = "fast") -> SearchIndex:
         """Open a saved index with the encoder that made it; another encoder is refused.
+
+        The files are mapped into memory, so that an index of any size opens at once. What was opened stays as it is
+        when the folder is replaced, as by an update. Files must not be changed in place.
+
+        Args:
+            folder: the folder.
+            encoder: the encoder that made the index, or one with its `space`.
+            verify: `fast` compares the sha256 of manifest and order now, and that of a block when it is first read, by
+                a search or by access to a document; `full` compares all now.
 
         Raises:
             FileNotFoundError: there is no index.
             ValueError: another encoder made it, or a file is missing or has changed since it was written.
         """
-        faiss = _faiss()
+        if verify not in get_args(Verify):
+            raise ValueError(f"verify={verify!r}; choose from {', '.join(get_args(Verify))}")
+        _faiss()
         folder = Path(folder)
         recover(folder)
         if not (folder / INDEX.file).is_file():
             raise FileNotFoundError(
                 f"{folder} holds no search index (no {INDEX.file}); make one with SearchIndex.build"
             )
-        manifest = read_json(folder / INDEX.file, keys=("sha256",), kind=INDEX, repair=REPAIR)
+        index = read_unchanged(folder, INDEX.file, lambda: cls._opened(folder, encoder))
+        for block in index._blocks.blocks if verify == "full" else ():
+            assert isinstance(block, StoredBlock)
+            block.verify()
+        return index
+
+    @classmethod
+    def _opened(cls, folder: Path, encoder: TextEncoder) -> SearchIndex:
+        """Return the index of a folder, its blocks not verified."""
+        manifest = read_json(folder / INDEX.file, keys=_KEYS, kind=INDEX, repair=REPAIR)
         if manifest.pop("sha256") != digest_of(manifest):
             raise ValueError(f"{folder / INDEX.file} has changed since it was written; {REPAIR}")
-        space = space_of(encoder)
-        current = space or model_hash(encoder)
-        if manifest["encoder_hash"] != current:
-            raise ValueError(
-                f"{folder} was built with the encoder {manifest['encoder_hash'][:12]}, this is {current[:12]} "
-                "(hashes); their vectors cannot be compared: give the encoder that built the index, or build it again"
-            )
-        if space is None and manifest["tokenizer_sha256"] != tokenizer_sha256(encoder):
-            raise ValueError(
-                f"{folder} was built with the same weights and another tokenizer; give the encoder that built the "
-                "index, or build it again"
-            )
-        for name in (_INDEX, _DOCUMENTS):
-            if not (folder / name).is_file() or content_hash([folder / name]) != manifest["files"].get(name):
-                raise ValueError(f"{folder / name} is missing or has changed since it was written; {REPAIR}")
-        lines = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")
-        documents = [Document(**json.loads(line)) for line in lines if line]
-        index = faiss.read_index(str(folder / _INDEX))
-        return cls(encoder, documents, index, query_options=manifest["query_options"])
+        with content_of(folder / INDEX.file, repair=REPAIR):
+            shapes = _check_manifest(manifest)
+        _check_made_by(encoder, manifest, folder)
+        sha256 = manifest["files"]
+        blocks = [StoredBlock(folder, number, shape, sha256, repair=REPAIR) for number, shape in shapes.items()]
+        order = MappedFile(folder / _ORDER, sha256[_ORDER], repair=REPAIR)
+        order.verified()
+        rows = order.array("<i8", (manifest["documents"],))
+        total = sum(count for count, _ in shapes.values())
+        is_position = (rows >= 0) & (rows < total)
+        if not is_position.all() or np.bincount(rows, minlength=total).max() > 1:
+            raise ValueError(f"{folder / _ORDER} is not an order of the rows of {folder}; {REPAIR}")
+        return cls(encoder, blocks, rows, query_options=manifest["query_options"])
 
     def updated(
         self,
@@ -258,34 +348,44 @@ class SearchIndex:
         """Return an index of a newer version of the documents, and what has changed; this index is not modified.
 
         A document whose title and text are in this index keeps its vector, also under another id; others are embedded.
+        Documents that are the same keep their block. The others are put into new blocks, which are held in memory, as
+        `documents` are. Those that were dropped stay in their block until more than half of its rows are dropped; then
+        its other rows are put into a new block, and so are those of small blocks when there are more than 32.
         """
         documents = _documents(documents, self.encoder)
-        rows = {document.id: row for row, document in enumerate(self.documents)}
-        same = [
-            document.id in rows and self.documents[rows[document.id]].content == document.content
-            for document in documents
-        ]
-        texts = {document.content: row for row, document in reversed([*enumerate(self.documents)])}
-        new = list(dict.fromkeys(document.content for document in documents if document.content not in texts))
+        earlier = _Earlier.of(self.documents, documents)
+        positions = np.full(len(documents), -1)  # in this index, of documents that keep their row
+        is_same = earlier.identical >= 0
+        positions[is_same] = self._rows[earlier.identical[is_same]]
+        keep = self._blocks_to_keep(positions)
+        of_blocks = self._blocks.of(positions)
+        appended = np.flatnonzero(~(is_same & keep[of_blocks]))
+        sources = earlier.sources[appended]
+        texts = {documents[i].content: documents[i] for i in appended[sources < 0].tolist()}
+        numbers = {text: number for number, text in enumerate(texts)}
+        which = np.array([numbers.get(documents[i].content, -1) for i in appended.tolist()], dtype=np.int64)
+        vectors = np.empty((len(appended), self.dimensions), dtype=np.float32)
+        vectors[sources >= 0] = self._blocks.vectors(self._rows[sources[sources >= 0]])
         options = encode_options(self.encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-        blocks = _embedded(self.encoder, new, {**options, **self.query_options})
-        vectors = np.concatenate([self.index.reconstruct_n(0, len(self.documents)), *blocks])
-        texts |= {text: len(self.documents) + number for number, text in enumerate(new)}
-        index = _empty_index(self.index.d)
-        sources = [
-            rows[document.id] if is_same else texts[document.content]
-            for document, is_same in zip(documents, same, strict=True)
-        ]
-        index.add(vectors[sources])
-        shared = sum(document.id in rows for document in documents)
-        changes = Changes(
-            kept=sum(same),
-            changed=shared - sum(same),
-            new=len(documents) - shared,
-            dropped=len(self.documents) - shared,
-            encoded=len(new),
-        )
-        return SearchIndex(self.encoder, documents, index, query_options=self.query_options), changes
+        for part, encoded in _embedded(self.encoder, [*texts.values()], {**options, **self.query_options}):
+            here = np.flatnonzero((which >= part.start) & (which < part.stop))
+            vectors[here] = encoded[which[here] - part.start]
+        blocks: list[Block | StoredBlock] = [self._blocks.blocks[number] for number in np.flatnonzero(keep)]
+        sizes = np.where(keep, np.diff(self._blocks.starts), 0)
+        moved = np.cumsum(sizes) - sizes - self._blocks.starts[:-1]  # from a position there to that in the new index
+        rows = positions + moved[of_blocks]
+        rows[appended] = sizes.sum() + np.arange(len(appended))
+        blocks += in_blocks(vectors, [documents[i] for i in appended.tolist()])
+        changes = replace(earlier.changes, encoded=len(texts))
+        return SearchIndex(self.encoder, blocks, rows, query_options=self.query_options), changes
+
+    def _blocks_to_keep(self, positions: np.ndarray) -> np.ndarray:
+        """Return which blocks an update keeps, given the positions of the documents that are the same."""
+        sizes = np.diff(self._blocks.starts)
+        live = np.bincount(self._blocks.of(positions[positions >= 0]), minlength=len(sizes))
+        keep: np.ndarray = 2 * live >= sizes
+        small = keep & (sizes < _SMALL)
+        return keep & ~small if small.sum() > _MOST_SMALL else keep
 
 
 def _documents(documents: Sequence[Document] | str | Path, encoder: TextEncoder) -> Sequence[Document]:
@@ -306,16 +406,89 @@ def _faiss() -> ModuleType:
     return import_extra("faiss", "search", "an index of documents")
 
 
-def _empty_index(dimensions: int) -> faiss.IndexFlatIP:
-    return _faiss().IndexFlatIP(dimensions)
-
-
-def _embedded(encoder: TextEncoder, texts: Sequence[str], options: Mapping[str, object]) -> Iterator[np.ndarray]:
-    """Yield unit vectors of documents, `BLOCK` at a time."""
-    with progress(len(texts), "encode", "text", show=bool(options["show_progress_bar"])) as bar:
-        for start in range(0, len(texts), BLOCK):
-            block = texts[start : start + BLOCK]
+def _embedded(
+    encoder: TextEncoder, documents: Sequence[Document], options: Mapping[str, Any]
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield unit vectors of documents, `BLOCK` at a time, and which of the documents they are of."""
+    with progress(len(documents), "encode", "text", show=bool(options["show_progress_bar"])) as bar:
+        for start in range(0, len(documents), BLOCK):
+            part = slice(start, min(start + BLOCK, len(documents)))
+            texts = [document.content for document in documents[part]]
             with bar.shared():
-                vectors = encoder.encode_document(block, **options)
-            yield unit_vectors(vectors, what="documents", texts=block)
-            bar.reach(start + len(block))
+                vectors = encoder.encode_document(texts, **options)
+            yield part, unit_vectors(vectors, what="documents", texts=texts)
+            bar.reach(part.stop)
+
+
+def _check_manifest(values: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
+    """Return the shape of each block by its number; raise if the values of a manifest do not fit together."""
+    entries = [(block["number"], block["rows"]) for block in values["blocks"]]
+    counts = [values["documents"], values["dimensions"], *(rows for _, rows in entries)]
+    options = values["query_options"]
+    if any(type(number) is not int for number in [*counts, *(number for number, _ in entries), *options.values()]):
+        raise TypeError("a number is not an integer")
+    shapes = {number: (rows, values["dimensions"]) for number, rows in entries if 0 <= number < 10**9}
+    names = {_ORDER, *(name for number in shapes for name in block_files(number))}
+    total = sum(rows for _, rows in entries)
+    if min(counts) < 1 or not values["documents"] <= total <= 2 * values["documents"]:  # half may be dropped
+        raise ValueError("its numbers of documents and rows do not fit together")
+    if len(shapes) != len(entries) or values["files"].keys() != names:
+        raise ValueError("its files are not those of its blocks")
+    if not isinstance(values["encoder_hash"], str):
+        raise TypeError("encoder_hash is not a text")
+    return shapes
+
+
+def _check_made_by(encoder: TextEncoder, manifest: Mapping[str, Any], folder: Path) -> None:
+    """Raise unless an encoder, or the one whose space it has, made the index of a folder."""
+    space = space_of(encoder)
+    current = space or model_hash(encoder)
+    if manifest["encoder_hash"] != current:
+        raise ValueError(
+            f"{folder} was built with the encoder {manifest['encoder_hash'][:12]}, this is {current[:12]} "
+            "(hashes); their vectors cannot be compared: give the encoder that built the index, or build it again"
+        )
+    if space is None and manifest["tokenizer_sha256"] != tokenizer_sha256(encoder):
+        raise ValueError(
+            f"{folder} was built with the same weights and another tokenizer; give the encoder that built the "
+            "index, or build it again"
+        )
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """Documents of a newer version in an older one.
+
+    Attributes:
+        identical: number of the same document (id, title and text) in the older version, `(documents,)`; -1: none.
+        sources: number of a document with the same content, `(documents,)`; -1: none.
+        changes: counts.
+    """
+
+    identical: np.ndarray
+    sources: np.ndarray
+    changes: Changes
+
+    @classmethod
+    def of(cls, older: Sequence[Document], newer: Sequence[Document]) -> _Earlier:
+        """Compare two versions; texts of the older one are read once, and not held."""
+        digests = [_digest(document.content) for document in newer]
+        indices, wanted = {document.id: index for index, document in enumerate(newer)}, set(digests)
+        same_id, identical = np.full((2, len(newer)), -1)
+        has_same_text = np.zeros(len(newer), dtype=bool)
+        by_text: dict[bytes, int] = {}
+        for number, document in enumerate(older):
+            digest, index = _digest(document.content), indices.get(document.id)
+            if digest in wanted:
+                by_text.setdefault(digest, number)
+            if index is not None:
+                same_id[index], has_same_text[index] = number, digest == digests[index]
+                identical[index] = number if document == newer[index] else -1
+        sources = np.where(has_same_text, same_id, [by_text.get(digest, -1) for digest in digests])
+        kept, shared = int(has_same_text.sum()), int((same_id >= 0).sum())
+        changes = Changes(kept=kept, changed=shared - kept, new=len(newer) - shared, dropped=len(older) - shared)
+        return cls(identical, sources, changes)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -28,7 +28,10 @@ def made(tmp_path_factory) -> Path:
         settings = {"shard_rows": 10, "on_bad_rows": "skip", "max_reject_rate": 0.1}
         encode_corpus(Stub(), place / f"{name}.jsonl", place / f"vectors-{name}", precision="int8", **settings)
         documents = [Document(id=f"{name} {i}", text=f"{name} {text}") for i, text in enumerate(TEXTS)]
-        SearchIndex.build(Stub(), documents).save(place / f"index-{name}")
+        index = SearchIndex.build(Stub(), documents)
+        if name == "other":  # the same files, but for the order of the documents
+            index, _ = index.updated(documents[::-1])
+        index.save(place / f"index-{name}")
     return place
 
 
@@ -38,7 +41,8 @@ VECTORS = [
     "__embrew__/rejects.jsonl",
     "__embrew__/vectors.json",
 ]
-INDEX = ["documents.jsonl", "index.faiss", "manifest.json"]
+INDEX = ["documents-00000.arrow", "manifest.json", "rows.npy", "vectors-00000.npy"]
+FIRST_READ = ("documents-00000.arrow", "vectors-00000.npy")  # files that are verified then
 HARMLESS = {
     **{
         f"__embrew__/part-0000{i}.texts": "verified when an update reads it, which encodes the shard's rows again; "
@@ -72,7 +76,7 @@ def files(folder: Path) -> list[str]:
 
 def test_every_file_is_there(made):
     assert files(made / "vectors-one") == sorted(VECTORS) and files(made / "index-one") == INDEX
-    assert len(VECTORS) == 8 and len(INDEX) == 3
+    assert len(VECTORS) == 8 and len(INDEX) == 4
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -110,15 +114,21 @@ def test_damage_to_an_index(name, damage, made, tmp_path):
     folder = tmp_path / "index-one"
     shutil.copytree(made / "index-one", folder)
     damage(folder / name, made / "index-other" / name)
-    with pytest.raises((ValueError, FileNotFoundError), match="index-one") as raised:
-        SearchIndex.load(folder, Stub())
-    assert "\n" not in str(raised.value) and (damage is swapped or name in str(raised.value))
+    for verify in ("fast", "full"):
+        with pytest.raises((ValueError, FileNotFoundError), match="index-one") as raised:
+            index = SearchIndex.load(folder, Stub(), verify=verify)
+            assert verify == "fast" and name in FIRST_READ and damage is not missing
+            for _ in range(2):
+                with pytest.raises(ValueError, match=f"{name} is missing or has changed since it was written"):
+                    index.search(["one"])
+            index.search(["one"])
+        assert "\n" not in str(raised.value) and (damage is swapped or name in str(raised.value))
     swap = made / "index-other"
     if name != "manifest.json" and damage is missing:  # a file of another index, with its manifest
         shutil.copyfile(swap / name, folder / name)
         shutil.copyfile(swap / "manifest.json", folder / "manifest.json")
         with pytest.raises(ValueError, match="is missing or has changed since it was written; build the index again"):
-            SearchIndex.load(folder, Stub())
+            SearchIndex.load(folder, Stub(), verify="full")
 
 
 @pytest.mark.parametrize(("key", "value"), [("dimensions", 12), ("rows", 3), ("complete", False), ("rejected", 9)])

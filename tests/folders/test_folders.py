@@ -244,8 +244,8 @@ def test_half_written_folders_say_what_is_missing(copies):
     found = inspect(copies / "run")
     assert found.stages[1].progress == "no checkpoint yet, starts at step 0"
     assert found.problems[1] == f"{work}/checkpoint-4/optimizer.pt is missing; an earlier checkpoint is resumed"
-    (copies / "index" / "index.faiss").unlink()
-    assert inspect(copies / "index").problems == (f"{copies}/index/index.faiss is missing",)
+    (copies / "index" / "vectors-00000.npy").unlink()
+    assert inspect(copies / "index").problems == (f"{copies}/index/vectors-00000.npy is missing",)
     (copies / "shards" / "int8" / "part-00001.parquet").unlink()
     assert inspect(copies / "shards" / "int8").state == "damaged"
     (copies / "results" / "sts.test.json").unlink()

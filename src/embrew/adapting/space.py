@@ -181,7 +181,7 @@ def _index_width(
         ValueError: as `train_into_space`.
     """
     documents = open_index(str(index), teacher)
-    width = documents.index.d
+    width = documents.dimensions
     if width != teacher.get_embedding_dimension():
         raise ValueError(
             f"{index} holds {width} of the teacher's {teacher.get_embedding_dimension()} dimensions; "
@@ -268,7 +268,7 @@ def _ranked(queries: np.ndarray, index: SearchIndex) -> np.ndarray:
     for number in chunks.remaining(total):
         first = number * CHUNK
         texts = [document.content for document in index.documents[first : first + CHUNK]]
-        vectors = index.index.reconstruct_n(first, len(texts))[:, : queries.shape[1]]
+        vectors = index.vectors(first, first + len(texts))[:, : queries.shape[1]]
         scores, columns = top(queries @ unit_vectors(vectors, what="documents", texts=texts).T, SEARCH_DEPTH)
         chunks.add(number, scores, first + columns, SEARCH_DEPTH)
     return chunks.best(total, SEARCH_DEPTH)

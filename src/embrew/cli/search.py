@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.padding import Padding
@@ -37,6 +37,7 @@ def search(
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1)] = 5,
     hybrid: bool = False,
     overwrite: bool = False,
+    verify: Literal["fast", "full"] = "fast",
 ) -> Record:
     """Search documents with an index of their vectors.
 
@@ -49,6 +50,7 @@ def search(
         top_k: Number of results per question.
         hybrid: Fuse the ranking with that of BM25, which compares words.
         overwrite: With --build, replace DIR if it exists.
+        verify: When the files of an index are compared with their sha256: fast = at their first read, full = now.
     """
     from embrew.stores import place_of
 
@@ -82,9 +84,9 @@ def search(
         raise FileNotFoundError(f"{index} holds no vectors; make them with embrew encode")
     encoder: Any = open_model(model, dtype=dtype, backend=backend, pooling=pooling)
     if documents is None:
-        opened = open_index(index, encoder, corpus)
+        opened = open_index(index, encoder, corpus, verify=verify)
     else:
-        opened = _written(Path(index), encoder, documents, update=build is None, overwrite=overwrite)
+        opened = _written(Path(index), encoder, documents, update=build is None, overwrite=overwrite, verify=verify)
     answers: list[Record] = []
     if documents is not None and not questions and not sys.stdin.isatty():
         return {"questions": answers}
@@ -98,7 +100,9 @@ def search(
     return {"questions": answers}
 
 
-def _written(folder: Path, encoder: Any, documents: str, *, update: bool, overwrite: bool) -> SearchIndex:
+def _written(
+    folder: Path, encoder: Any, documents: str, *, update: bool, overwrite: bool, verify: Literal["fast", "full"]
+) -> SearchIndex:
     """Build or update an index in a folder."""
     from embrew.files.formats import INDEX
     from embrew.files.writing import check_free
@@ -109,7 +113,7 @@ def _written(folder: Path, encoder: Any, documents: str, *, update: bool, overwr
         index = SearchIndex.build(encoder, documents, show_progress_bar=True)
         index.save(folder, overwrite=overwrite)
         return index
-    index, changes = SearchIndex.load(folder, encoder).updated(documents, show_progress_bar=True)
+    index, changes = SearchIndex.load(folder, encoder, verify=verify).updated(documents, show_progress_bar=True)
     index.save(folder, overwrite=True)
     print_line(str(changes))
     return index

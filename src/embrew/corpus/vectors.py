@@ -15,7 +15,7 @@ from embrew.corpus.shards import Manifest, read_blocks, read_manifest, read_shar
 from embrew.data.beir import Document
 from embrew.data.rejects import Rejects
 from embrew.files.writing import recover
-from embrew.search import SearchIndex
+from embrew.search import SearchIndex, Verify
 from embrew.stores import Place, place_of
 from embrew.text_encoder import TextEncoder, describe_run, model_hash, resolved_prompts, space_of, tokenizer_sha256
 
@@ -161,22 +161,29 @@ def texts_of(vectors: Vectors, input: str | Place) -> list[str]:
     )
 
 
-def open_index(folder: str | Place, encoder: TextEncoder, corpus: str | Place | None = None) -> SearchIndex:
+def open_index(
+    folder: str | Place,
+    encoder: TextEncoder,
+    corpus: str | Place | None = None,
+    *,
+    verify: Verify = "fast",
+) -> SearchIndex:
     """Open an index for an encoder that made it, or whose `space` it is.
 
     Args:
         folder: folder of a `SearchIndex`, or vectors that `encode_corpus` wrote; a path, or a URL of the latter.
         encoder: encodes the queries.
         corpus: of vectors, the corpus, for texts; without it, documents have ids only.
+        verify: of an index, as `SearchIndex.load`; vectors are read and verified completely.
 
     Raises:
         FileNotFoundError, ValueError: as `SearchIndex.load`, `read_vectors`, `query_options` and `texts_of`.
     """
     if not holds_vectors(folder):
-        return SearchIndex.load(str(folder), encoder)
+        return SearchIndex.load(str(folder), encoder, verify=verify)
     vectors = read_vectors(folder)
     options = query_options(vectors, encoder)
     texts = [""] * len(vectors) if corpus is None else texts_of(vectors, corpus)
     ids, array = vectors.load()
     documents = [Document(id=name, text=text) for name, text in zip(ids, texts, strict=True)]
-    return SearchIndex.of_vectors(encoder, documents, array, query_options=options)
+    return SearchIndex.of_vectors(encoder, documents, array, query_options=options, copy=False)

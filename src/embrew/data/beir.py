@@ -97,7 +97,7 @@ class RetrievalData:
             in mteb's tasks with this attribute.
     """
 
-    corpus: list[Document]
+    corpus: Sequence[Document]
     queries: dict[str, str]
     qrels: dict[str, dict[str, int]]
     ignore_identical_ids: bool = False
