@@ -1,6 +1,6 @@
 """What bfloat16 costs on a CPU that emulates it: `python benchmarks/emulated.py MODEL`, the folder of a language model.
 
-Forward and backward passes of 2 rows of 16 and of 64 tokens in autocast, as in training, beside the same in float32.
+Forward and backward passes of 2 rows of 16 and of 32 tokens in autocast, as in training, beside the same in float32.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import harness
 import torch
 from transformers import AutoModelForCausalLM
 
-ROUNDS, ROWS, LENGTHS = 3, 2, (16, 64)
+ROUNDS, ROWS, LENGTHS = 3, 2, (16, 32)
 
 
 def step(model: Any, ids: torch.Tensor, *, autocast: bool) -> None:

@@ -39,6 +39,7 @@ TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".json", ".json.gz")
 """In a folder, such files are read if they are named after a split, or if no file has one of `SUFFIXES`."""
 GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 ENDS = "; the file ends here without a line break, so it may be truncated: copy it again, or end the line"
+BLANK = " \t\r\n"  # white space of JSON
 AGAIN = "repair the file, or write it again"
 FORM = "a .json file holds an array of objects, or one object per line"
 MAX_CELL = 1 << 30  # characters; Python's own limit is 131,072, less than some documents have
@@ -255,6 +256,9 @@ def _lines(file: BinaryIO, max_bytes: int | None, *, any_end: bool) -> Iterator[
     if any_end:  # Latin-1 is one character per byte
         text = io.TextIOWrapper(file, encoding="latin-1", newline=None)
         readline = lambda size: text.readline(size).encode("latin-1")  # noqa: E731
+    if max_bytes is None and not any_end:
+        yield from file
+        return
     while raw := readline(-1 if max_bytes is None else max_bytes + 1):
         if max_bytes is None or len(raw) <= max_bytes or raw.endswith(b"\n"):
             yield raw
@@ -271,7 +275,10 @@ def parse_json(text: str, *, repair: str = "repair or remove the line") -> Any:
         ValueError: it is no valid JSON, is nested too deeply, or an object has a key twice; says what to do.
     """
     try:
-        return _DECODER.decode(text)
+        value, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip(BLANK)))
+        if rest := text[end:].lstrip(BLANK):
+            raise json.JSONDecodeError("Extra data", text, len(text) - len(rest))
+        return value
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"not valid JSON ({error}); {repair}") from error
 
