@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import tempfile
 from multiprocessing import forkserver
@@ -106,8 +107,10 @@ class Fresh:
 def run(
     command: list[str], *, timeout: float = 300, text: bool = True, check: bool = False, **place
 ) -> CompletedProcess:
-    """In place of `subprocess.run(..., capture_output=True)`."""
+    """In place of `subprocess.run(..., capture_output=True)`; another interpreter is started as it is."""
     place.pop("capture_output", None)
+    if command[0] != sys.executable:
+        return subprocess.run(command, timeout=timeout, text=text, check=check, capture_output=True, **place)
     process = Fresh(command, **place)
     said = [part.decode() if text else part for part in process.communicate(timeout)]
     done = CompletedProcess(command, process.wait(), *said)

@@ -7,7 +7,8 @@ import copy
 import functools
 import json
 import os
-from collections.abc import Callable, Collection, Iterable
+import subprocess
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -171,10 +172,27 @@ def verify_in_forks(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "subprocess", SimpleNamespace(run=fresh.run))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _forked() -> Iterator[None]:
+    """Verification in forks, for all tests but those that ask for `new_interpreter`."""
+    with pytest.MonkeyPatch.context() as patch:
+        verify_in_forks(patch)
+        yield
+
+
 @pytest.fixture
-def forked(monkeypatch) -> None:
-    """Verification in forks, for one test."""
-    verify_in_forks(monkeypatch)
+def forked() -> None:
+    """Of tests that say so; verification is in forks without it."""
+
+
+@pytest.fixture
+def new_interpreter(monkeypatch) -> None:
+    """Verification as a user has it, for one test."""
+    from embrew.export import fresh_process
+    from embrew.storage import saving
+
+    for module in (fresh_process, saving):
+        monkeypatch.setattr(module, "subprocess", subprocess)
 
 
 def by_default(chosen: Collection[Any], values: Iterable[Any]) -> list[Any]:

@@ -60,7 +60,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[st
     return found
 
 
-def test_a_plan_in_parts(plan, monkeypatch):
+def test_a_plan_in_parts_and_with_other_settings(plan, monkeypatch):
     with pytest.raises(SystemExit, match="nothing of it is finished; run it without --finished"):
         run(plan, monkeypatch, "--finished")
     with pytest.raises(FileNotFoundError):  # a part writes no table
@@ -86,6 +86,19 @@ def test_a_plan_in_parts(plan, monkeypatch):
             f"gap: {name}": [None if one is None else one[name] for one in shares] for name in ("share", "other")
         }
     }
+
+    # With other settings, neither a table of what is there nor a further run takes the old scores.
+    rows = yaml.safe_load((plan / "plan.yaml").read_text())["rows"]
+    rows[1]["set"] = ["stages.compress.objective.divergence=nll"]
+    write(plan, rows=rows)
+    for options in ([], ["--finished"]):
+        with pytest.raises(ValueError, match="was trained with other settings"):
+            run(plan, monkeypatch, *options)
+    shutil.rmtree(plan / "work" / "plan" / "A" / "1" / "model")  # scores without the model that they are of
+    (plan / "results" / "plan.json").unlink()
+    del rows[1]["set"]
+    write(plan, rows=rows)
+    assert run(plan, monkeypatch, "--finished")["missing"] == ["A: compress (seed 1)"]
 
 
 @pytest.mark.slow
@@ -129,22 +142,6 @@ def test_a_table_of_two_machines(plan, monkeypatch):
     write(plan, dtype="bfloat16")
     with pytest.raises(SystemExit, match="nothing of it is finished"):
         run(plan, monkeypatch, "--finished")
-
-
-def test_what_is_finished_is_the_plans(plan, monkeypatch):
-    """With other settings, neither a table of what is there nor a further run takes the old scores."""
-    run(plan, monkeypatch)
-    rows = yaml.safe_load((plan / "plan.yaml").read_text())["rows"]
-    rows[1]["set"] = ["stages.compress.objective.divergence=nll"]
-    write(plan, rows=rows)
-    for options in ([], ["--finished"]):
-        with pytest.raises(ValueError, match="was trained with other settings"):
-            run(plan, monkeypatch, *options)
-    shutil.rmtree(plan / "work" / "plan" / "A" / "1" / "model")  # scores without the model that they are of
-    (plan / "results" / "plan.json").unlink()
-    del rows[1]["set"]
-    write(plan, rows=rows)
-    assert run(plan, monkeypatch, "--finished")["missing"] == ["A: compress (seed 1)"]
 
 
 @pytest.mark.slow

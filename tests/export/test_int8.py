@@ -46,7 +46,7 @@ def encoder(make_encoder) -> Encoder:
     return make_encoder(prompts={"query": "find: ", "document": ""}, max_length=64, attention="causal")
 
 
-def test_weights_alone(encoder, tmp_path, forked):
+def test_weights_alone(encoder, tmp_path):
     folder = tmp_path / "export"
     scored: list[str] = []
     score = lambda model: scored.append(type(model).__name__) or {"task dev, Spearman": 0.5}  # noqa: E731

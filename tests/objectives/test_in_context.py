@@ -111,7 +111,7 @@ def test_a_draw_depends_on_seed_progress_and_texts_alone(make_encoder):
     assert drawn(objective, encoder, rows, progress=torch.tensor(0.5)) != first
 
 
-@pytest.mark.parametrize("variant", by_default(VARIANTS[::2], VARIANTS), ids=str)
+@pytest.mark.parametrize("variant", by_default(VARIANTS[::4], VARIANTS), ids=str)
 def test_a_prompt_in_training_is_the_context_at_inference(make_encoder, variant):
     """The embedding of a query with its demonstrations is what the encoder makes of it with that context."""
     encoder, objective = ready(make_encoder, variant)
@@ -139,7 +139,7 @@ def test_without_demonstrations_it_is_plain_contrastive_learning(make_encoder):
     assert torch.equal(objective(encoder, batch)["loss"], plain(encoder, batch)["loss"])
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("family", by_default(["mistral"], ["llama", "mistral"]))
 @pytest.mark.parametrize("detach", [False, True])
 def test_where_gradients_go(make_encoder, family, detach):
     """Through the demonstrations into the projection, and into the texts they were made of unless detached."""
@@ -168,7 +168,7 @@ CHAINED = [(variant, {}) for variant in VARIANTS if variant not in ({"format": "
 ]
 
 
-@pytest.mark.parametrize(("variant", "settings"), by_default(CHAINED[-2:] + CHAINED[7:8], CHAINED), ids=str)
+@pytest.mark.parametrize(("variant", "settings"), by_default(CHAINED[-1:] + CHAINED[7:8], CHAINED), ids=str)
 def test_chained_caching_is_one_pass(make_encoder, variant, settings):
     """Loss and every gradient, in chunks of two."""
     encoder, objective = ready(make_encoder, variant, **settings)

@@ -17,7 +17,7 @@ from embrew.encoder import Encoder
 from embrew.recipe import build
 from embrew.text.tokens import Segment, Tokens
 from tests import conftest
-from tests.conftest import GROUPED
+from tests.conftest import GROUPED, by_default
 from tests.families import FAMILIES as FAMILY_SIZES
 from tests.families import config_of
 from tests.objectives.cases import ENCODERS, loss_and_gradients, rows_for
@@ -86,7 +86,7 @@ def cosine(ours: Tensor, theirs: Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(["llama-tied", "gpt-neox"], FAMILIES))
 def test_against_all_logits(make_encoder, family, name):
     encoder, objective, batch = ready(make_encoder, family, name, OBJECTIVES[name])
     wanted, others = oracle(encoder, name, batch, objective)

@@ -17,6 +17,7 @@ from embrew.parity.compare import compare
 from embrew.parity.expected import Reference, ReferenceText
 from embrew.parity.measuring import ALONE, LONG, Condition, Measurements
 from embrew.runtimes.runtime import Prompt
+from embrew.storage.base_model import ASSETS
 from tests.conftest import by_default, stir
 from tests.parity.faulty import FORMS, LIMIT, PROMPTS
 from tests.parity.test_faults import named
@@ -88,7 +89,8 @@ def test_an_encoder_with_two_limits(model_folder, tmp_path):
         compare(str(tmp_path / f"export-{LIMIT}"), str(tmp_path / "encoder"), max_length=LIMIT - 4)
 
 
-def test_names_are_models_as_elsewhere(tmp_path):
+def test_names_are_models_as_elsewhere(model_folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(ASSETS, "nano", model_folder("llama"))  # which is smaller
     export_encoder(Encoder.from_pretrained("nano", pooling="mean"), tmp_path / "export", verify="off")
     for given in (["nano", "--pooling", "mean"], ["baselines/mean"]):
         done = CliRunner().invoke(app, ["parity", *given, "--against", str(tmp_path / "export")])

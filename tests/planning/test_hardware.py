@@ -18,7 +18,7 @@ CLAUSE = re.compile(
 TRAINED = [
     name for name in list_recipes() if "stages:" in read_recipe(name)[0] and "model: nano" not in read_recipe(name)[0]
 ]
-QUICK = {"llm2comp/qwen3-0.6b", "ese/minilm"}
+QUICK = {"ese/minilm"}
 
 
 def hardware(name: str) -> list[tuple[int, int, int | None, list[str]]]:

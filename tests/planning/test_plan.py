@@ -206,8 +206,14 @@ def test_the_command_shows_one_column_per_stage_and_says_what_it_assumed(model_f
 
 def test_training_says_what_a_stage_takes(model_folder, tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
-    recipe = pairs(model_folder("llama"), tmp_path)
-    train(recipe, tmp_path / "a", announce=partial(announce, recipe))
+    recipe, sharded = pairs(model_folder("llama"), tmp_path), []
+
+    def announced(*given):
+        sharded.append(given[5:])
+        announce(recipe, *given)
+
+    train(recipe, tmp_path / "a", verify="off", announce=announced)
+    assert sharded == [(False,)]
     (line,) = [record.message for record in caplog.records if "plan: " in record.message]
     assert "one  plan: 2 steps of about" in line and "GB on cpu: fits" in line
 
@@ -216,7 +222,7 @@ def test_training_says_what_a_stage_takes(model_folder, tmp_path, caplog, monkey
 
     monkeypatch.setattr("embrew.planning.plan.plan_stage", broken)
     caplog.clear()
-    train(recipe, tmp_path / "b", announce=partial(announce, recipe))  # goes on, and says so
+    train(recipe, tmp_path / "b", verify="off", announce=partial(announce, recipe))  # goes on, and says so
     warned = [record.message for record in caplog.records if "no plan" in record.message]
     assert warned == ["one  no plan of its memory and time (ZeroDivisionError: )"]
     weights = [(tmp_path / run / "one" / "adapters/0/adapter_model.safetensors").read_bytes() for run in "ab"]

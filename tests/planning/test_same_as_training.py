@@ -16,7 +16,7 @@ from embrew.planning.shapes import shape_of_model, shape_of_stage
 from embrew.recipe import Recipe, build
 from embrew.recipe.build.encoders import prepare_encoder, starting_encoder
 from embrew.training.stages import train
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, by_default
 from tests.objectives.cases import BARE, ENCODERS, SETTINGS
 
 
@@ -33,7 +33,7 @@ def pairs(folder, tmp_path, *, training=None, size=4, count=4, **changes) -> Rec
     return recipe_of(folder, tmp_path / "pairs.jsonl", rows, stage=stage, **{"lora": {"r": 4}, **changes})
 
 
-@pytest.mark.parametrize("drop", [None, True])
+@pytest.mark.parametrize("drop", by_default([True], [None, True]))
 def test_steps_are_those_of_training(model_folder, tmp_path, drop):
     """11 rows, 2 in a batch, 4 batches in a step: 6 batches, 2 steps; without the last row, 5 batches, 2 steps."""
     training = {"num_train_epochs": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
@@ -83,13 +83,6 @@ def test_rows_that_are_too_long_for_the_data_set_are_left_out(model_folder, tmp_
     values["stages"][0]["data"] = {"path": str(tmp_path / "pairs.jsonl"), "max_tokens": limit}
     assert 2 <= kept < 20
     assert plan_recipe(Recipe.from_values(values), gpu="h100").stages[0].steps == kept // 2
-
-
-def test_training_announces_whether_its_weights_are_sharded(model_folder, tmp_path):
-    found = []
-    recipe = pairs(model_folder("llama"), tmp_path)
-    train(recipe, tmp_path / "run", verify="off", announce=lambda *given: found.append(given[5:]))
-    assert found == [(False,)]
 
 
 def test_4_bit_weights_are_never_sharded(model_folder, tmp_path, monkeypatch):

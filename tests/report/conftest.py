@@ -6,10 +6,41 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 
+from embrew.report import page
 from tests.evaluation.conftest import bag_of_words, retrieval_folder, sts_folder  # noqa: F401
 from tests.report.showing import CHROMIUM, Shown
+
+
+class Compiled(jinja2.BytecodeCache):
+    """Compiled templates in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Any) -> None:
+        if bucket.key in self.kept:
+            bucket.bytecode_from_string(self.kept[bucket.key])
+
+    def dump_bytecode(self, bucket: Any) -> None:
+        self.kept[bucket.key] = bucket.bytecode_to_string()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _compiled_once() -> Iterator[None]:
+    """Templates are compiled for the first report only, which takes longer than all that a test does with it."""
+    compiled, made = Compiled(), page._environment
+
+    def environment() -> jinja2.Environment:
+        found = made()
+        found.bytecode_cache = compiled
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "_environment", environment)
+        yield
 
 
 @pytest.fixture(scope="package")

@@ -14,7 +14,7 @@ from tests.serving.test_refusals import ROUTES
 
 KEY = "the-key"
 PLAIN = settings(
-    max_examples=6,
+    max_examples=3,
     deadline=None,
     database=None,
     derandomize=True,
@@ -23,7 +23,7 @@ PLAIN = settings(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def address(make_encoder) -> Iterator[str]:
     with serving_copy(made(make_encoder, "last"), keys=(KEY,)) as found:
         yield found

@@ -12,7 +12,7 @@ import pytest
 from tests.serving.running import Process, served
 from tests.serving.test_faults import until
 
-LONG = {"inputs": ["some words of a text " * 20] * 150}
+LONG = {"inputs": ["some words of a text " * 20] * 80}
 
 
 def waiting(address: str) -> float:
@@ -38,7 +38,7 @@ def test_sigterm_finishes_requests_and_ends_with_0():
         answer = asked.result()
         answered = time.monotonic()
         assert answer.status_code == 200
-        assert len(answer.json()) == 150
+        assert len(answer.json()) == 80
         assert process.wait(20) == 0
         assert time.monotonic() - answered < 15
         assert b"Traceback" not in process.said

@@ -50,7 +50,6 @@ def test_every_part_is_trained(make_encoder):
     assert np.abs(after - before).max() > 1e-4
 
 
-@pytest.mark.usefixtures("forked")
 def test_a_folder_holds_it(model_folder, tmp_path):
     encoder = Encoder.from_pretrained(model_folder("llama"), pooling=POOLING)
     with torch.no_grad():

@@ -112,13 +112,16 @@ NESTED = "(((.*)*)*)*!"
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"target_modules": NESTED},
-        {"exclude_modules": NESTED},
-        {"rank_pattern": {NESTED: 8}},
-        {"alpha_pattern": {NESTED: 8}},
-        {"layers_to_transform": [0], "layers_pattern": NESTED, "target_modules": ["q_proj"]},
-    ],
+    by_default(
+        [{"rank_pattern": {NESTED: 8}}],
+        [
+            {"target_modules": NESTED},
+            {"exclude_modules": NESTED},
+            {"rank_pattern": {NESTED: 8}},
+            {"alpha_pattern": {NESTED: 8}},
+            {"layers_to_transform": [0], "layers_pattern": NESTED, "target_modules": ["q_proj"]},
+        ],
+    ),
 )
 def test_a_pattern_that_never_ends_is_refused(settings, monkeypatch):
     monkeypatch.setattr("embrew.model.adapters.MATCH_SECONDS", 1, raising=False)

@@ -21,7 +21,7 @@ PAIRS = (("a fox", "a quick brown fox"), ("the sea", "she sells sea shells"), ("
 TASK = Context("find: ", PAIRS)
 SHORT = ["a", "bc", "d e"]  # mistral's window is 8 tokens here, beyond which nothing is read
 FAMILIES = ["llama", "qwen3", "gemma3", "mistral"]
-every_family = pytest.mark.parametrize("family", by_default(["llama", "mistral"], FAMILIES))
+every_family = pytest.mark.parametrize("family", by_default(["mistral"], FAMILIES))
 
 
 def reading(make_encoder: Callable[..., Encoder], family: str = "llama", **settings: object) -> Encoder:
@@ -199,7 +199,6 @@ def test_demonstrations_that_fit_a_budget(make_encoder, caplog):
     ),
     ids=str,
 )
-@pytest.mark.usefixtures("forked")
 def test_saved_opened_and_verified(model_folder, tmp_path, settings):
     encoder = Encoder.from_pretrained(
         model_folder("llama"), template=TEMPLATE, demonstrations=Demonstrations(**settings)

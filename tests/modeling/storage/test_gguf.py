@@ -27,11 +27,14 @@ from embrew.storage.base_model import ASSETS
 from embrew.storage.saving import REOPEN
 from embrew.training.stages import train
 from tests import fresh
+from tests.conftest import by_default
 from tests.gguf_files import write_gguf
 from tests.hard_texts import HARD_TEXTS, real_tokenizer_folder
 from tests.journeys import tiny_lm
+from tests.tokenizer_kinds import byte_level, gpt_neox, metaspace
 
 NANO = ASSETS["nano"]
+TINY = {"tiny qwen2": byte_level, "tiny mistral": metaspace}
 TEXTS = [text for text in HARD_TEXTS if len(text) < 200]
 FAMILIES = {"qwen2": ("qwen2", "qwen2"), "mistral": ("llama", "")}
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -42,11 +45,23 @@ def nano_gguf(tmp_path_factory) -> Path:
     return write_gguf(NANO, tmp_path_factory.mktemp("gguf") / "nano.Q8_0.gguf", pre="smollm", weights="Q8_0")
 
 
-@pytest.mark.parametrize("name", [pytest.param("qwen2", marks=pytest.mark.slow), "mistral"])
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    """A model of 40,000 weights with a tokenizer of 420 tokens."""
+    return tiny_lm("qwen2", byte_level(), tmp_path_factory.mktemp("small") / "lm")
+
+
+@pytest.fixture(scope="module")
+def small_gguf(small, tmp_path_factory) -> Path:
+    return write_gguf(small, tmp_path_factory.mktemp("gguf") / "small.Q8_0.gguf", pre="qwen2", weights="Q8_0")
+
+
+@pytest.mark.parametrize("name", by_default(TINY, [*FAMILIES, *TINY]))
 def test_tokens_and_vectors_of_the_original(name, tmp_path):
-    """With the tokenizers of public models, on texts that tokenizers disagree on."""
-    family, pre = FAMILIES[name]
-    folder = tiny_lm(family, AutoTokenizer.from_pretrained(real_tokenizer_folder(name)), tmp_path / "lm", **SIZES)
+    """On texts that tokenizers disagree on; with the tokenizers of public models too."""
+    family, pre = FAMILIES[name.removeprefix("tiny ")]
+    made = TINY[name]() if name in TINY else AutoTokenizer.from_pretrained(real_tokenizer_folder(name))
+    folder = tiny_lm(family, made, tmp_path / "lm", **SIZES)
     file = write_gguf(folder, tmp_path / "lm.gguf", pre=pre)
     ours, theirs = (Encoder.from_pretrained(path, pooling="mean", max_length=64) for path in (file, folder))
     for text in HARD_TEXTS:
@@ -55,10 +70,10 @@ def test_tokens_and_vectors_of_the_original(name, tmp_path):
     np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=2e-6)
 
 
-def test_converted_once(tmp_path, monkeypatch):
+def test_converted_once(small_gguf, tmp_path, monkeypatch):
     """The second opening reads the user's cache, and gives the same; a damaged or removed one is made again."""
     monkeypatch.setenv("EMBREW_CACHE", str(tmp_path / "cache"))
-    file = write_gguf(NANO, tmp_path / "nano.Q8_0.gguf", pre="smollm", weights="Q8_0")
+    file = Path(shutil.copy(small_gguf, tmp_path))
     first = Encoder.from_pretrained(file, pooling="mean")
     (kept,) = (tmp_path / "cache" / "gguf").iterdir()
     parsed: list[Any] = []
@@ -76,7 +91,7 @@ def test_converted_once(tmp_path, monkeypatch):
     np.testing.assert_array_equal(Encoder.from_pretrained(file, pooling="mean").encode(TEXTS), first.encode(TEXTS))
     assert gguf.conversion_of((file,)) == kept  # made again
     done = CliRunner().invoke(app, ["cache", "--json"])
-    assert json.loads(done.stdout)["models"][0]["folder"] == str(kept)
+    assert json.loads(done.stdout)["kept"][0]["folder"] == str(kept)
     assert CliRunner().invoke(app, ["cache", "--clear"]).exit_code == 0 and gguf.conversion_of((file,)) is None
 
 
@@ -96,11 +111,11 @@ def test_a_conversion_that_is_killed_or_raced_is_whole_or_absent(nano_gguf, tmp_
     assert (kept / "checksums.json").is_file()
 
 
-def test_no_conversion_is_kept_where_it_cannot_be(tmp_path, monkeypatch):
+def test_no_conversion_is_kept_where_it_cannot_be(small_gguf, tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file, no folder")
     monkeypatch.setenv("EMBREW_CACHE", str(tmp_path / "cache"))
-    file = write_gguf(NANO, tmp_path / "nano.gguf", pre="smollm")
-    assert Encoder.from_pretrained(file, pooling="mean").encode(TEXTS).shape[1] == 256
+    file = small_gguf
+    assert Encoder.from_pretrained(file, pooling="mean").encode(TEXTS).shape[1] == 32
     monkeypatch.setenv("EMBREW_CACHE", str(tmp_path / "other"))
     monkeypatch.setattr(gguf.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
     Encoder.from_pretrained(file, pooling="mean")
@@ -108,16 +123,16 @@ def test_no_conversion_is_kept_where_it_cannot_be(tmp_path, monkeypatch):
 
 
 def test_tokens_that_are_lost_are_named(tmp_path):
-    """Phi-2 has tokens for runs of spaces."""
-    folder = tiny_lm("llama", AutoTokenizer.from_pretrained(real_tokenizer_folder("phi2")), tmp_path / "lm", **SIZES)
+    """As Phi-2 has tokens for runs of spaces."""
+    folder = tiny_lm("llama", gpt_neox(), tmp_path / "lm")
     with pytest.raises(ValueError, match=r"its tokenizer finds ' +' in texts as one token"):
         Encoder.from_pretrained(write_gguf(folder, tmp_path / "lm.gguf", pre="phi-2"))
 
 
-def test_split_files_are_one_model(tmp_path):
-    whole = write_gguf(NANO, tmp_path / "whole.gguf", pre="smollm")
+def test_split_files_are_one_model(small, tmp_path):
+    whole = write_gguf(small, tmp_path / "whole.gguf", pre="qwen2")
     (tmp_path / "split").mkdir()
-    write_gguf(NANO, tmp_path / "split" / "nano.gguf", pre="smollm", parts=3)
+    write_gguf(small, tmp_path / "split" / "small.gguf", pre="qwen2", parts=3)
     parts = sorted((tmp_path / "split").iterdir())
     assert len(parts) == 3
     expected = Encoder.from_pretrained(whole, pooling="mean").encode(TEXTS)
@@ -128,7 +143,7 @@ def test_split_files_are_one_model(tmp_path):
     assert sorted(file.name for file in (tmp_path / "saved" / "base").iterdir()) == [part.name for part in parts]
     np.testing.assert_array_equal(Encoder.from_pretrained(tmp_path / "saved").encode(TEXTS), expected)
     parts[2].unlink()
-    with pytest.raises(FileNotFoundError, match=r"one of 3 parts, and nano-00003-of-00003\.gguf is missing"):
+    with pytest.raises(FileNotFoundError, match=r"one of 3 parts, and small-00003-of-00003\.gguf is missing"):
         Encoder.from_pretrained(parts[0].parent)
 
 
@@ -194,34 +209,34 @@ BROKEN = {
     "a pointer of git-lfs": (text, "no GGUF file"),
     "empty": (empty, "no GGUF file"),
     "a tensor under another name": (replaced(b"blk.1.ffn_down.weight", b"blk.1.ffn_dwon.weight"), "lack 1 tensors"),
-    "an architecture of its own": (replaced(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lluma"), "'lluma', which"),
+    "an architecture of its own": (replaced(b"\x05\0\0\0\0\0\0\0qwen2", b"\x05\0\0\0\0\0\0\0qwon2"), "'qwon2', which"),
     "several in a folder": (two, r"holds 2 GGUF models \(model.gguf, other.gguf\)"),
     "exported by embrew": (replaced(b"general.name", b"embrew.model"), "is an export of embrew for llama.cpp"),
 }
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_refused_in_one_line(kind, nano_gguf, tmp_path):
+def test_refused_in_one_line(kind, small_gguf, tmp_path):
     damage, message = BROKEN[kind]
-    shutil.copyfile(nano_gguf, tmp_path / "model.gguf")
+    shutil.copyfile(small_gguf, tmp_path / "model.gguf")
     path = damage(tmp_path / "model.gguf")
     with pytest.raises(ValueError, match=message) as raised:
         Encoder.from_pretrained(path, pooling="mean")
     assert "\n" not in str(raised.value)
 
 
-def test_four_bits_need_the_original(nano_gguf):
+def test_four_bits_need_the_original(small_gguf):
     with pytest.raises(ValueError, match=r"GGUF file of type Q8_0, and quantization: nf4 quantises the original"):
-        Encoder.from_pretrained(nano_gguf, quantization="nf4")
+        Encoder.from_pretrained(small_gguf, quantization="nf4")
 
 
-def test_the_missing_package_is_named(nano_gguf, monkeypatch):
+def test_the_missing_package_is_named(small_gguf, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gguf" else found(name, *rest))
     with pytest.raises(ImportError, match=r'pip install "embrew\[gguf\]"'):
-        Encoder.from_pretrained(nano_gguf)
+        Encoder.from_pretrained(small_gguf)
 
 
-def test_unknown_word_rules_are_said(tmp_path, caplog):
-    Encoder.from_pretrained(write_gguf(NANO, tmp_path / "nano.gguf", pre="grandmother"), pooling="mean")
+def test_unknown_word_rules_are_said(small, tmp_path, caplog):
+    Encoder.from_pretrained(write_gguf(small, tmp_path / "small.gguf", pre="grandmother"), pooling="mean")
     assert "splits texts by the rule 'grandmother', which is not known here" in caplog.text

@@ -86,8 +86,8 @@ def test_saved_from_another_working_directory(model_folder, tmp_path, monkeypatc
 @pytest.mark.parametrize("process", ["fork", pytest.param("new interpreter", marks=pytest.mark.slow)])
 def test_nano_is_named_by_its_hash_and_verified_in_a_fresh_process(process, request, tmp_path):
     """In a fork of a process without embrew; in a new interpreter, as a user has it, with the slow tests."""
-    if process == "fork":
-        request.getfixturevalue("forked")
+    if process == "new interpreter":
+        request.getfixturevalue("new_interpreter")
     encoder = Encoder.from_pretrained("nano", pooling="mean", max_length=64)
     encoder.backbone.add_lora({"r": 2})
     stir(encoder.backbone, 0.02)

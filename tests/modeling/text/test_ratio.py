@@ -111,7 +111,6 @@ def test_saved_and_opened_again(model_folder, tmp_path):
     assert build.encoder(other).weights_hash() != encoder.weights_hash()
 
 
-@pytest.mark.usefixtures("forked")
 def test_export_needs_one_number(model_folder, tmp_path):
     """With texts that never get a second one the stock folder has the same vectors; otherwise it is refused."""
     short = recipe_values(model_folder("llama"), tmp_path, memory_ratio=63)
