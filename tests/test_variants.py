@@ -61,11 +61,13 @@ def test_an_empty_variant_is_the_text_and_the_second_rewriting_reads_the_first(e
     assert calls == [["the text"], ["one", "the text", *["x"] * 6]]
 
 
-def test_the_recipe_is_evaluated_and_hashed(tmp_path):
-    few = ["encoder.variants.per_prompt=1", "encoder.variants.max_new_tokens=2"]
+def test_the_recipe_is_evaluated_and_hashed(model_folder, tmp_path):
+    model = model_folder("llama")
+    few = [f"encoder.model={model}", "encoder.max_length={query: 320, document: 320}", "encoder.dtype=float32"]
+    few += ["encoder.variants.per_prompt=1", "encoder.variants.max_new_tokens=2"]
     encoder = opening.open_model("baselines/geneol", few)
-    assert isinstance(encoder, VariantEncoder) and encoder.generator.base.name == "nano"
-    other = opening.open_model("baselines/geneol", [*few, "encoder.variants.generator=nano"])
+    assert isinstance(encoder, VariantEncoder) and encoder.generator.base == encoder.encoder.base
+    other = opening.open_model("baselines/geneol", [*few, f"encoder.variants.generator={model}"])
     assert isinstance(other, VariantEncoder) and other.generator.backbone is not other.encoder.backbone
     assert other.write(TEXTS[0]) == encoder.write(TEXTS[0])  # the same language model, opened twice
     (tmp_path / "test.jsonl").write_text(

@@ -96,12 +96,12 @@ def test_a_gated_model_is_named(data, monkeypatch, caplog):
     assert f"{NAMES[4]} (it is gated: accept its licence" in caplog.text
 
 
-def test_a_race_without_a_model(pairs, tmp_path, monkeypatch):
+def test_a_race_without_a_model(pairs, model_folder, tmp_path, monkeypatch):
     """The chosen ones are written down, and not chosen again by the next call."""
-    monkeypatch.setattr("embrew.adapting.run.models_that_fit", lambda *_: ["nano"])
+    monkeypatch.setattr("embrew.adapting.run.models_that_fit", lambda *_: [str(model_folder("llama"))])
     options: Any = {"pairs": pairs, "output": tmp_path / "out", "quick": True, "export": False}
     options["overrides"] = ["adapt.poolings=[last]", "adapt.minutes=0.01"]
     report = adapt(**options)
-    assert list(report["starts"]) == ["nano"]
+    assert list(report["starts"]) == ["llama"]
     monkeypatch.setattr("embrew.adapting.run.models_that_fit", lambda *_: pytest.fail("chosen again"))
     assert adapt(**options)["models"] == report["models"]

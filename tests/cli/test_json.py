@@ -33,6 +33,7 @@ STS = "--data sts.jsonl.gz"
 COMMANDS = {
     "plan": "plan recipe.yaml",
     "runs": "runs run",
+    "cache": "cache",
     "recipe list": "recipe list",
     "table": "table results results-2",
     "diff": "diff results results-2",
@@ -94,6 +95,8 @@ def test_stdout_is_one_document(name, place):
     if name == "recipe list":
         mean = {"name": "baselines/mean", "model": "nano", "description": "Mean-pooling baseline"}
         assert mean in document["recipes"]
+    if name == "cache":
+        assert isinstance(document["kept"], list) and document["deleted"] is False
 
 
 def test_an_error_leaves_stdout_empty(place):

@@ -65,10 +65,10 @@ def test_a_batch_has_one_and_all_are_drawn():
         seen[drawn] += 1
     assert set(seen) == {"a0", "a1", "a2", "b own", "c0", "c1"}
     assert 0.15 < seen["a1"] / sum(seen[name] for name in WORDINGS[0]) < 0.55
-    plain = []
+    queries, plain = rows_of()["query"], []
     for epoch in range(20):
         order.set_epoch(epoch)
-        plain += [rows_of()[row]["query"] for row in order]
+        plain += [queries[row] for row in order]
     assert [row["query"] for batch in batches for row in batch] == plain
 
 

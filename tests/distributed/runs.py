@@ -29,7 +29,7 @@ from tests.conftest import SENTENCES
 from tests.distributed import matrix, targets
 
 DATA_SETS = {"a": 13, "b": 9, "c": 22}
-MIXED_STEPS, STOPPED_AT = 15, 4  # more than an epoch; one more than the last checkpoint
+MIXED_STEPS, STOPPED_AT = 12, 3  # more than an epoch; one more than the last checkpoint
 
 
 def write_data(folder: Path) -> None:
@@ -66,7 +66,7 @@ def recipe(folder: Path, stage: dict[str, Any], *, lora: bool = True) -> Recipe:
                     "data": {"path": str(folder / "c.jsonl")},
                     "batch": {"size": 4},
                     **stage,
-                    "training": {"learning_rate": 1e-3, "use_cpu": True, "save_steps": 3, **stage.get("training", {})},
+                    "training": {"learning_rate": 1e-3, "use_cpu": True, "save_steps": 2, **stage.get("training", {})},
                 }
             ],
         }
@@ -80,39 +80,39 @@ def mixed(folder: Path) -> Recipe:
 
 
 def cached(folder: Path) -> Recipe:
-    """LoRA, gradient caching and checkpointing, six steps."""
+    """LoRA, gradient caching and checkpointing, four steps."""
     return recipe(
         folder,
-        {"batch": {"size": 4, "mini_batch_size": 2}, "training": {"max_steps": 6, "activation_checkpointing": True}},
+        {"batch": {"size": 4, "mini_batch_size": 2}, "training": {"max_steps": 4, "activation_checkpointing": True}},
     )
 
 
 def full(folder: Path) -> Recipe:
-    """Every weight, six steps."""
-    return recipe(folder, {"training": {"max_steps": 6, "learning_rate": 1e-4}}, lora=False)
+    """Every weight, three steps."""
+    return recipe(folder, {"training": {"max_steps": 3, "learning_rate": 1e-4}}, lora=False)
 
 
 def aligned(folder: Path, processes: int) -> Recipe:
-    """Alignment, whose reference scores the processes share out; four steps of four triplets."""
+    """Alignment, whose reference scores the processes share out; two steps of four triplets."""
     stage = {
         "objective": {"type": "alignment"},
         "batch": None,
-        "training": {"max_steps": 4, "per_device_train_batch_size": 4 // processes, "save_strategy": "no"},
+        "training": {"max_steps": 2, "per_device_train_batch_size": 4 // processes, "save_strategy": "no"},
     }
     made = recipe(folder, stage)
     return made.model_copy(update={"encoder": made.encoder.model_copy(update={"attention": "causal"})})
 
 
 def compressed(folder: Path, processes: int, *, evaluated: bool) -> Recipe:
-    """Compression, which measures the share of the gap closed; four steps of four texts."""
+    """Compression, which measures the share of the gap closed; two steps of four texts."""
     stage = {
         "objective": {"type": "compression", "min_context_tokens": 4},
         "data": {"path": str(folder / "texts.jsonl")},
         "batch": None,
-        "training": {"max_steps": 4, "per_device_train_batch_size": 4 // processes, "save_strategy": "no"},
+        "training": {"max_steps": 2, "per_device_train_batch_size": 4 // processes, "save_strategy": "no"},
     }
     made = recipe(folder, stage).model_dump(mode="json")
-    return Recipe.from_values({**made, "evaluation": {"dev": ["unused"], "at": [8]} if evaluated else None})
+    return Recipe.from_values({**made, "evaluation": {"dev": ["unused"], "at": [4]} if evaluated else None})
 
 
 def train_compressed(folder: Path, out: Path, processes: int, *, evaluated: bool) -> None:
@@ -189,7 +189,7 @@ def main(place: str) -> None:
     if process.is_main_process:
         shutil.copytree(out / "cached", out / "cached-stopped")
     process.wait_for_everyone()
-    assert train_counted(cached(folder), out / "cached", resume=True) == 3, "three of six were done"
+    assert train_counted(cached(folder), out / "cached", resume=True) == 2, "two of four were done"
     train(full(folder), out / "full")
     train_compressed(folder, out / "compressed-sharded", 2, evaluated=False)
     process.wait_for_everyone()

@@ -43,11 +43,25 @@ def test_each_is_short_and_a_notebook(script):
     assert "%%" not in code
 
 
+SCORES = r": (\S+) untrained, (\S+) trained"
+
+
+def test_minimal_in_small(model_folder, tmp_path, monkeypatch, capsys, forked):
+    """The library on one screen: at most 30 lines of code; here with a tiny model, two steps and fewer pairs."""
+    code = (FOLDER / "minimal.py").read_text()
+    assert len([line for line in code.splitlines() if line and not line.startswith("#")]) <= 30
+    for theirs, ours in (('"nano"', repr(str(model_folder("llama")))), ("20,", "2,"), (".items())", ".items())[:60]")):
+        assert code.count(theirs) == 1
+        code = code.replace(theirs, ours)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "minimal.py", "exec"), {})
+    assert len(re.findall(SCORES, capsys.readouterr().out)) == 1
+
+
+@pytest.mark.slow
 def test_minimal(tmp_path):
-    """The library on one screen: at most 30 lines of code, and a better encoder than the untrained one."""
-    code = [line for line in (FOLDER / "minimal.py").read_text().splitlines() if line and not line.startswith("#")]
-    assert len(code) <= 30
-    ((untrained, trained),) = re.findall(r": (\S+) untrained, (\S+) trained", run("minimal", tmp_path))
+    """A better encoder than the untrained one."""
+    ((untrained, trained),) = re.findall(SCORES, run("minimal", tmp_path))
     assert float(trained) > float(untrained) > 0
 
 

@@ -353,7 +353,7 @@ def wide(tokenizer):
     divergence=st.sampled_from(["kl", "nll", "reconstruction"]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_split_keeps_its_promises(wide, template, words, limit, least, divergence, seed):
     encoder = wide[template]
     encoder = encoder.with_settings(max_length={"query": 8, "document": limit})
@@ -364,7 +364,7 @@ def test_any_split_keeps_its_promises(wide, template, words, limit, least, diver
     lengths = [len(ids) for ids in text_ids(list(texts["text"]), encoder)]
     wanted = first if divergence == "reconstruction" else first + least[1]
     if max(lengths) < wanted:
-        with pytest.raises(ValueError, match=f"none of {len(words)} texts has {wanted} tokens"):
+        with pytest.raises(ValueError, match=f"all {len(words)} texts are shorter than {wanted} tokens"):
             objective.prepare(texts, encoder)
         return
     rows = objective.prepare(texts, encoder)
@@ -420,7 +420,7 @@ def test_a_merged_adapter_is_refused(make_encoder):
 
 def test_a_text_is_read_once(make_encoder):
     encoder = make_encoder("llama", template="{text} Again: {echo}{memory}")
-    with pytest.raises(ValueError, match=r"leave \{echo\} out"):
+    with pytest.raises(ValueError, match=r"remove \{echo\}"):
         Compression().setup(encoder)
     Compression(rows="pairs").setup(encoder)
 

@@ -13,24 +13,27 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
+from embrew.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.settings.yaml_files import dump_yaml
 from embrew.sweep import read_sweep
 from embrew.sweep import run_sweep as verified
+from embrew.sweep.rows import Sweep
 from embrew.training import stages
 from embrew.training.run import Run
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, by_default
 
 RATE = "stages.second.training.learning_rate"
 run_sweep = partial(verified, verify="off")
 
 
-@pytest.fixture
-def recipe(model_folder, tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def recipe(model_folder, tmp_path_factory) -> Path:
     """Two contrastive stages on a tiny model, and an STS file to judge them on."""
+    tmp_path = tmp_path_factory.mktemp("recipe")
     texts = [f"{a} {b} Part {i}." for i, a in enumerate(SENTENCES) for b in SENTENCES]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    pairs = [{"sentence1": t[:40], "sentence2": t[40:80], "score": float(i)} for i, t in enumerate(texts)]
+    pairs = [{"sentence1": t[:40], "sentence2": t[40:80], "score": float(i)} for i, t in enumerate(texts[::3])]
     (tmp_path / "similar.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     stage = {
         "objective": {"type": "contrastive", "positives": "dropout"},
@@ -64,66 +67,79 @@ def write(tmp_path) -> Callable[[str], Path]:
 @pytest.fixture
 def trained(monkeypatch) -> list[str]:
     """The stages that were really trained, in order, as ROW/STAGE."""
+    return counted(monkeypatch)
+
+
+def counted(patch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     original = stages.train_stage
 
-    def counted(run: Run, index: int, announce: Any) -> Any:
+    def train_stage(run: Run, index: int, announce: Any) -> Any:
         found.append(f"{run.folders[index].parent.name}/{run.recipe.stages[index].name}")
         return original(run, index, announce)
 
-    monkeypatch.setattr(stages, "train_stage", counted)
+    patch.setattr(stages, "train_stage", train_stage)
     return found
 
 
-THREE = f"""
+ROWS = f"""
 - {{name: low, set: [{RATE}=0.001]}}
-- {{name: rate=0.02, set: [{RATE}=0.02]}}
-- {{name: high, set: [{RATE}=0.2]}}
+- {{name: rate=0.2, set: [{RATE}=0.2]}}
 """
 
 
-def test_rows_share_their_first_stage_and_go_on(recipe, write, trained, tmp_path):
+@pytest.fixture(scope="module")
+def swept(recipe, tmp_path_factory) -> tuple[Path, Sweep, list[str]]:
+    """The folder of a sweep, its rows, and the stages that were trained."""
+    place = tmp_path_factory.mktemp("swept")
+    (place / "sweep.yaml").write_text(ROWS)
+    sweep = read_sweep(place / "sweep.yaml", recipe)
+    with pytest.MonkeyPatch.context() as patch:
+        trained = counted(patch)
+        run_sweep(sweep, place / "out")
+    return place / "out", sweep, trained
+
+
+def test_rows_share_their_first_stage(recipe, swept, tmp_path):
     """The first stage is trained once; the taken-over copy is what an own training gives, to the bit."""
-    sweep = read_sweep(write(THREE), recipe)
-    assert sweep.axis == RATE and [row.x for row in sweep.rows] == [0.001, 0.02, 0.2]
-    verified(sweep, tmp_path / "out")
-    assert trained == ["low/first", "low/second", "rate=0.02/second", "high/second"]
-    record = json.loads((tmp_path / "out" / "sweep.json").read_text())
-    assert [row["name"] for row in record["rows"]] == ["low", "rate=0.02", "high"]
+    out, sweep, trained = swept
+    assert sweep.axis == RATE and [row.x for row in sweep.rows] == [0.001, 0.2]
+    assert trained == ["low/first", "low/second", "rate=0.2/second"]
+    record = json.loads((out / "sweep.json").read_text())
+    assert [row["name"] for row in record["rows"]] == ["low", "rate=0.2"]
     scores = [row["scores"]["similar"] for row in record["rows"]]
-    assert len({score for (score,) in scores}) == 3, "the rate matters"
-    table = (tmp_path / "out" / "sweep.md").read_text()
-    for row, (score,) in zip(("low", "rate=0.02", "high"), scores, strict=True):
+    assert len({score for (score,) in scores}) == 2, "the rate matters"
+    table = (out / "sweep.md").read_text()
+    for row, (score,) in zip(("low", "rate=0.2"), scores, strict=True):
         assert f"| {row} | {100 * score:.2f} |" in table
-    assert (tmp_path / "out" / "sweep.png").read_bytes().startswith(b"\x89PNG")
-    log = json.loads((tmp_path / "out" / "high" / "run.json").read_text())
+    assert (out / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    log = json.loads((out / "rate=0.2" / "run.json").read_text())
     assert set(log["seconds"]) == {"first", "second"} and log["final"] == "second"
+    own = stages.train(Recipe.load(recipe, [f"{RATE}=0.2"]), tmp_path / "alone", verify="off")
+    assert own.weights_hash() == Encoder.from_pretrained(out / "rate=0.2").weights_hash()
 
-    alone = Recipe.load(recipe, [f"{RATE}=0.2"])
-    own = stages.train(alone, tmp_path / "alone", verify="off")
-    from embrew.encoder import Encoder
 
-    assert own.weights_hash() == Encoder.from_pretrained(tmp_path / "out" / "high").weights_hash()
-
-    # stopped after the first row: the row is not trained again, the others are
-    shutil.rmtree(tmp_path / "out" / "rate=0.02")
-    shutil.rmtree(tmp_path / "out" / "high" / "second")
-    trained.clear()
+@pytest.mark.parametrize("lost", by_default(["rate=0.2"], ["rate=0.2", "rate=0.2/second"]))
+def test_a_stopped_sweep_goes_on(lost, swept, trained, tmp_path):
+    """A row that is there is not trained again, the others are."""
+    whole, sweep, _ = swept
+    out = shutil.copytree(whole, tmp_path / "out")
+    shutil.rmtree(out / lost)
     with pytest.raises(FileExistsError, match="--resume"):
-        run_sweep(sweep, tmp_path / "out")
-    run_sweep(sweep, tmp_path / "out", resume=True)
-    assert trained == ["rate=0.02/second", "high/second"]
-    again = json.loads((tmp_path / "out" / "sweep.json").read_text())
-    assert again["rows"] == record["rows"]
-    run_sweep(sweep, tmp_path / "out", resume=True)
-    assert trained == ["rate=0.02/second", "high/second"], "nothing is left to do"
+        run_sweep(sweep, out)
+    run_sweep(sweep, out, resume=True)
+    assert trained == ["rate=0.2/second"]
+    again, before = (json.loads((place / "sweep.json").read_text()) for place in (out, whole))
+    assert again["rows"] == before["rows"]
+    run_sweep(sweep, out, resume=True)
+    assert trained == ["rate=0.2/second"], "nothing is left to do"
 
 
-def test_a_row_that_changed_is_refused(recipe, write, tmp_path):
-    run_sweep(read_sweep(write("- {name: a}"), recipe), tmp_path / "out")
-    other = read_sweep(write(f"- {{name: a, set: [{RATE}=0.5]}}"), recipe)
+def test_a_row_that_changed_is_refused(recipe, swept, write, tmp_path):
+    out = shutil.copytree(swept[0], tmp_path / "out")
+    other = read_sweep(write(f"- {{name: low, set: [{RATE}=0.5]}}"), recipe)
     with pytest.raises(ValueError, match="second was trained with other settings .*learning_rate"):
-        run_sweep(other, tmp_path / "out", resume=True)
+        run_sweep(other, out, resume=True)
 
 
 def test_seeds_and_stages(recipe, write, trained, tmp_path):
@@ -146,11 +162,11 @@ def test_from_a_trained_encoder(recipe, write, trained, tmp_path):
     """`--from` holds for every row; their stages are not those of the language model, and are not taken over."""
     stages.train(Recipe.load(recipe), tmp_path / "before")
     trained.clear()
-    sweep = read_sweep(write(THREE), recipe)
+    sweep = read_sweep(write(ROWS), recipe)
     run_sweep(sweep, tmp_path / "out", start=tmp_path / "before")
-    assert len(trained) == 6
+    assert len(trained) == 4
     run_sweep(sweep, tmp_path / "other", resume=True)
-    assert trained[6:] == ["low/first", "low/second", "rate=0.02/second", "high/second"]
+    assert trained[4:] == ["low/first", "low/second", "rate=0.2/second"]
 
 
 @pytest.mark.parametrize(
@@ -211,8 +227,10 @@ def test_what_varies(text, axis, recipe, write):
     assert all((row.x is None) == (axis is None) for row in sweep.rows)
 
 
-def test_command_line(recipe, write, tmp_path):
-    arguments = ["train", str(recipe), "stages.first.batch.size=5", "--sweep", str(write("- {name: only}"))]
+def test_command_line(recipe, write, tmp_path, forked):
+    """Each saved stage is verified, unless one says otherwise."""
+    sweep = str(write("{stages: [first], rows: [{name: only}]}"))
+    arguments = ["train", str(recipe), "stages.first.batch.size=5", "--sweep", sweep]
     result = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "out")])
     assert result.exit_code == 0, result.stderr
     assert "| only |" in result.stdout

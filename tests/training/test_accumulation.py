@@ -142,8 +142,9 @@ def test_every_objective_is_here():
 
 
 QUICK = {"angle", "bottleneck", "compression", "contrastive", "joint", "llama2vec", "mntp"}
+SAME_PATH = ({"target": "text"}, {"divergence": "reconstruction"}, {**LENGTHS, "divergence": "nll"})  # with `-m slow`
 EVERY = [
-    pytest.param(name, settings, id=id_, marks=() if name in QUICK else pytest.mark.slow)
+    pytest.param(name, settings, id=id_, marks=() if name in QUICK and settings not in SAME_PATH else pytest.mark.slow)
     for (name, settings), id_ in zip(SETTINGS, IDS, strict=True)
 ]
 

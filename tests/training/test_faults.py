@@ -89,11 +89,10 @@ def goes_on(recipe: Recipe, tmp_path: Path, at: int, monkeypatch: pytest.MonkeyP
     equal(output, tmp_path / "whole")
 
 
-def test_some_writes_fail(recipe, tmp_path, monkeypatch):
+def test_a_write_fails(recipe, tmp_path, monkeypatch):
     count = fail(recipe, tmp_path / "whole", None, monkeypatch)
     assert count > 20
-    for at in (count // 2, count - 1):
-        goes_on(recipe, tmp_path, at, monkeypatch)
+    goes_on(recipe, tmp_path, count * 3 // 4, monkeypatch)  # in the second stage
 
 
 @pytest.mark.slow

@@ -27,9 +27,10 @@ from tests.training.unverified import train
 Build = Callable[..., Recipe]
 
 
-@pytest.fixture
-def make_recipe(model_folder, tmp_path) -> Build:
+@pytest.fixture(scope="module")
+def make_recipe(model_folder, tmp_path_factory) -> Build:
     """A function that returns a recipe of one stage with a constant learning rate."""
+    tmp_path = tmp_path_factory.mktemp("pairs")
     pairs = [{"query": f"{i} {text[:20]}", "positive": text[20:]} for i in range(2) for text in SENTENCES]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
 
@@ -39,6 +40,14 @@ def make_recipe(model_folder, tmp_path) -> Build:
         return one_stage(model_folder("llama"), tmp_path / "pairs.jsonl", encoder=lora, training=settings)
 
     return recipe
+
+
+@pytest.fixture(scope="module")
+def whole(make_recipe, tmp_path_factory) -> Path:
+    """A run that keeps the second of its four steps."""
+    place = tmp_path_factory.mktemp("whole") / "run"
+    train(make_recipe(keep=[2]), place, evaluate=lambda _: {"dev": 0.5})
+    return place
 
 
 @pytest.mark.parametrize("encoder", [None, pytest.param({"lora": None}, marks=pytest.mark.slow)], ids=["lora", "full"])
@@ -59,11 +68,10 @@ def test_the_models_of_these_steps(encoder, make_recipe, tmp_path):
     assert abs(opened.encode(SENTENCES) - kept.encode(SENTENCES)).max() < 1e-6
 
 
-def test_it_is_listed_and_its_card_has_no_scores_of_another_step(make_recipe, tmp_path):
-    train(make_recipe(keep=[2]), tmp_path / "run", evaluate=lambda _: {"dev": 0.5})
-    assert "one: kept one.step-2" in inspect(tmp_path / "run").facts
-    assert inspect(tmp_path / "run" / "one.step-2").kind == "encoder"
-    last, kept = ((tmp_path / "run" / name / "README.md").read_text() for name in ("one", "one.step-2"))
+def test_it_is_listed_and_its_card_has_no_scores_of_another_step(whole):
+    assert "one: kept one.step-2" in inspect(whole).facts
+    assert inspect(whole / "one.step-2").kind == "encoder"
+    last, kept = ((whole / name / "README.md").read_text() for name in ("one", "one.step-2"))
     assert "## Scores" in last and "## Scores" not in kept and "| one | contrastive | pairs.jsonl |" in kept
 
 
@@ -93,7 +101,7 @@ def test_killed_after_the_step_and_resumed(make_recipe, tmp_path):
         equal(tmp_path / "whole" / name, tmp_path / "run" / name)
 
 
-def test_killed_while_folders_are_saved(make_recipe, tmp_path, monkeypatch):
+def test_killed_while_folders_are_saved(make_recipe, whole, tmp_path, monkeypatch):
     """Between a kept folder and the stage's: the run is resumed, and both are written."""
     save = Encoder.save_pretrained
 
@@ -108,9 +116,8 @@ def test_killed_while_folders_are_saved(make_recipe, tmp_path, monkeypatch):
             train(make_recipe(keep=[2]), tmp_path / "run")
     assert (tmp_path / "run" / "one.step-2").is_dir() and not (tmp_path / "run" / "one").exists()
     train(make_recipe(keep=[2]), tmp_path / "run", resume=True)
-    train(make_recipe(keep=[2]), tmp_path / "whole")
     for name in ("one", "one.step-2"):
-        equal(tmp_path / "whole" / name, tmp_path / "run" / name)
+        equal(whole / name, tmp_path / "run" / name)
     with pytest.raises(ValueError, match=r"other settings \(stages\.0\.training\.keep"):
         train(make_recipe(keep=[2, 3]), tmp_path / "run", resume=True)
 

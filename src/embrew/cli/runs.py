@@ -95,9 +95,10 @@ def doctor(*, self_test: bool = True) -> Record:
 
 
 def cache(*, clear: bool = False) -> Record:
-    """Show what embrew has converted once and keeps: models of GGUF files, and rows of large data sets.
+    """Show or delete what embrew has converted and keeps.
 
-    They lie in `embrew` in the user's cache, or in `$EMBREW_CACHE`. The files that they were made of are elsewhere.
+    They are models of GGUF files, and rows of large data sets, in `embrew` in the user's cache, or in `$EMBREW_CACHE`.
+    The files that they were made of are elsewhere.
 
     Args:
         clear: Delete them; they are converted again when they are needed.

@@ -30,6 +30,12 @@ COMPARES = ("parity",)
 
 SAME_REQUEST = 1.0  # seconds in which launcher and scheduler may both send the signal of one request
 
+SHORT_HELP = {
+    "install_completion": "Install completion for this shell.",
+    "show_completion": "Print completion for this shell.",
+}
+"""Typer's own help of these options takes five lines, and all commands should fit one screen."""
+
 AGAIN = 0.05  # seconds until SIGTERM is repeated where Python would ignore the exception
 
 _first: float | None = None  # time of the SIGTERM
@@ -133,6 +139,13 @@ def _repeat() -> None:
 
 class Commands(TyperGroup):
     """Command group that prints `error: …` and exits with 1 or 2 on a user's error, 130 on Ctrl-C, 143 on SIGTERM."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options."""
+        options: list[Any] = list(super().get_params(ctx))
+        for option in options:
+            option.help = SHORT_HELP.get(option.name, option.help)
+        return options
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
