@@ -247,7 +247,9 @@ def page(found: dict[str, Any]) -> None:
 def draw(found: dict[str, Any]) -> None:
     """Draw each model's test score against its time per text, from as it is to trained, one panel per race."""
     with drawing(RESULTS / "best-encoder.svg", 6.4 * min(2, len(found)), 4.0 * math.ceil(len(found) / 2)) as figure:
-        panels = figure.subplots(math.ceil(len(found) / 2), min(2, len(found)), squeeze=False).flat
+        panels = list(figure.subplots(math.ceil(len(found) / 2), min(2, len(found)), squeeze=False).flat)
+        for empty in panels[len(found) :]:
+            empty.remove()
         for axes, (race, outcome) in zip(panels, found.items(), strict=False):
             rows = [row for row in outcome["rows"].values() if row.get("milliseconds") and "BM25" not in row["model"]]
             arrow = {"arrowstyle": "->", "color": CYCLE[0]}
@@ -265,8 +267,8 @@ def draw(found: dict[str, Any]) -> None:
             axes.axhline(words, color="0.6", linestyle="--")
             axes.annotate("BM25", (0.01, words), (0, 4), ("axes fraction", "data"), textcoords="offset points")
             axes.set(xscale="log", xlabel="ms per text, one core", ylabel="test nDCG@10 × 100", title=race)
-            axes.margins(0.35, 0.12)
-            ticks = [10, 20, 50, 100, 200, 500]
+            axes.margins(0.4, 0.12)
+            ticks = [10, 20, 50, 100, 200, 500, 1000, 2000]
             axes.set_xticks(ticks, [str(tick) for tick in ticks])
             axes.set_xticks([], minor=True)
 
