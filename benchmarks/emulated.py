@@ -32,7 +32,7 @@ def main() -> None:
     harness.one_core()
     if harness.SHORT:
         parser.error("this processor has instructions for bfloat16")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).base_model
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).base_model
     lines, record = [], harness.circumstances("python benchmarks/emulated.py MODEL")
     for length in LENGTHS:
         ids = torch.randint(1000, (ROWS, length), generator=torch.Generator().manual_seed(harness.SEED))

@@ -32,7 +32,8 @@ RATE = 5e-6  # of the second stage of AutoRegEmbed
 @pytest.fixture
 def folders(tmp_path, model_folder, encoder_folder, monkeypatch) -> dict[str, Path]:
     """Tiny models saved in bfloat16, and a CPU that is taken to compute in it."""
-    monkeypatch.setattr(base_model, "supports_natively", lambda dtype, device: True)
+    for module in (base_model, run):
+        monkeypatch.setattr(module, "supports_natively", lambda dtype, device: True)
     gc.freeze()  # the trainer collects garbage at every start, which takes longer than these steps
     found = {}
     for name, source, kind in (

@@ -21,7 +21,7 @@ from embrew.settings.yaml_files import dump_yaml
 from embrew.sweep import read_sweep, run_sweep
 from embrew.training.stages import train
 from tests import fresh
-from tests.training.test_kill import command, whole
+from tests.training.test_kill import command
 from tests.training.test_stages import equal, values
 
 __all__ = ["command", "values"]  # fixtures
@@ -60,7 +60,7 @@ def test_refused_in_one_line(values, tmp_path, monkeypatch):
 @pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="workers are not forked here")
 def test_killed_with_forked_workers(command, tmp_path):
     """Its workers live for some seconds, without the lock; resumed, it is the run that none was forked in."""
-    whole(tmp_path)
+    train(Recipe.load(tmp_path / "recipe.yaml"), tmp_path / "whole")
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
     start = command(tmp_path / "halves", WORKERS, WORKERS.replace("compress", "unsupervised"))
     target = tmp_path / "halves" / "compress.work" / "checkpoint-6"
