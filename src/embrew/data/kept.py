@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,13 +24,13 @@ _ROWS, _REPORT = "rows.arrow", "report.json"
 
 
 def is_kept(files: Sequence[Path]) -> bool:
-    """Return whether rows of these files are kept: they are large, and the disk has room for twice their size."""
+    """Return whether rows of these files are kept: they are large, and the cache has room for twice their size."""
     size = sum(file.stat().st_size for file in files)
     if size < LARGE:
         return False
     folder = user_cache()
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
-    return 2 * size < shutil.disk_usage(existing).free
+    return os.access(existing, os.W_OK) and 2 * size < shutil.disk_usage(existing).free
 
 
 def kept_rows(
