@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from embrew.data import kept
+from embrew.data import datasets, kept
 from embrew.data.datasets import load
 from embrew.data.rejects import Rejects
 
@@ -104,6 +104,20 @@ def test_rows_are_read_once(tmp_path, cache):
     path.write_text(path.read_text().replace("q 1", "q one", 1))
     assert load(path, kind="pairs")[1]["query"] == "q one"
     assert len(folders(cache)) == 3
+
+
+def test_a_file_that_changes_meanwhile_is_not_kept(tmp_path, cache, monkeypatch):
+    path = written(tmp_path / "pairs.jsonl", mixed_rows(100))
+    read = datasets.read
+
+    def replaced(*args, **options):
+        written(path, mixed_rows(50))  # after its hash was taken, and before it is read
+        return read(*args, **options)
+
+    monkeypatch.setattr(datasets, "read", replaced)
+    with pytest.raises(ValueError, match="changed while it was read"):
+        load(path, kind="pairs")
+    assert not folders(cache)
 
 
 def test_a_damaged_file_is_made_again(tmp_path, cache):

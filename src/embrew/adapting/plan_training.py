@@ -40,7 +40,7 @@ from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)
 TIMED, REPETITIONS = 64, 3  # texts, and how often they are encoded to take the time
-FEW, SECONDS = 8, 4.0  # at least so many texts, and fewer than above where they take longer
+LEAST_TIMED, TIMED_SECONDS = 8, 4.0  # so many texts at least; fewer than `TIMED` where these would take longer
 
 
 def plan_training(candidate: Candidate) -> Plan:
@@ -286,8 +286,8 @@ def _milliseconds(encoder: TextEncoder, data: Prepared) -> float:
     """Return the time per text of encoding some documents in one call; the shortest of `REPETITIONS`."""
     texts = data.texts()["document"][:TIMED]
     encode = partial(encoder.encode_document, show_progress_bar=False)
-    each = timeit.timeit(lambda: encode(texts[:FEW]), number=1) / len(texts[:FEW])
-    timed = texts[: max(FEW, int(SECONDS / REPETITIONS / each))]
+    each = timeit.timeit(lambda: encode(texts[:LEAST_TIMED]), number=1) / len(texts[:LEAST_TIMED])
+    timed = texts[: max(LEAST_TIMED, int(TIMED_SECONDS / REPETITIONS / each))]
     return 1000 * min(timeit.repeat(lambda: encode(timed), number=1, repeat=REPETITIONS)) / len(timed)
 
 

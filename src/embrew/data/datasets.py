@@ -160,7 +160,14 @@ class _Reader:
         local = [Path(expand(path)) for path in paths]
         files = [file for path in local if path.exists() for file in _files(path, split)]
         if max_rows is None and len(local) == sum(path.exists() for path in local) and is_kept(files):
-            file, report = kept_rows(self._key(local, files, split), schema, tables, self._about)
+            key = self._key(local, files, split)
+
+            def about() -> dict[str, Any]:
+                if self._key(local, files, split) != key:
+                    raise ValueError(f"{', '.join(map(str, local))} changed while it was read; read it again")
+                return self._about()
+
+            file, report = kept_rows(key, schema, tables, about)
             if not self.counts["read"]:  # an earlier process read them
                 self.layouts = dict.fromkeys(report["layouts"])
                 self.counts.update(report["counts"])
@@ -171,7 +178,7 @@ class _Reader:
         else:
             table = InMemoryTable(pa.concat_tables([schema.empty_table(), *tables()]))
         info = datasets.DatasetInfo(features=features, description="\n".join(self.layouts))
-        # The fingerprint names files of a cache that we do not write; without one, all rows would be pickled.
+        # The fingerprint names files of datasets' own cache, which is not used; without one, all rows would be pickled.
         return datasets.Dataset(table, info=info, fingerprint=generate_random_fingerprint())
 
     def _features(self) -> Features:
