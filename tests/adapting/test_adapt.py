@@ -153,6 +153,7 @@ def max_length(out: Path) -> int:
     return int(max(json.loads((out / "export" / "parity.json").read_text())["encoder"]["max_length"].values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", method_names())
 def test_each_method_trains_a_step(method, model_folder, tmp_path, monkeypatch):
     """Of documents and pairs with negatives; its recipe is checked as any other, and is written and read the same."""
@@ -357,6 +358,7 @@ def test_methods_are_for_language_models(encoder_folder, tmp_path):
         adapt(encoder_folder("bert"), pairs=pairs, output=tmp_path / "out", method="lbr")
 
 
+@pytest.mark.slow
 def test_rates_are_searched_where_there_is_time(encoder_folder, tmp_path, monkeypatch, caplog):
     """Each for some steps, of which the best on dev is trained; a stopped search goes on; a given rate is taken."""
     _, pairs = write_data(tmp_path)
@@ -395,6 +397,7 @@ def test_rates_are_searched_where_there_is_time(encoder_folder, tmp_path, monkey
     assert "steps for each learning rate, so none is searched" in caplog.text
 
 
+@pytest.mark.slow
 def test_scored_first_and_trained_later(encoder_folder, tmp_path):
     """A call with other settings adds no model; the damaged best is made again."""
     _, pairs = write_data(tmp_path)

@@ -62,6 +62,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", by_default(["memory"], CASES))
 def test_every_cell_equals_evaluate_of_the_cut_encoder(case, make_encoder, sts, retrieval):
     encoder = make_encoder(prompts=PROMPTS, **{"max_length": 64, **CASES[case]})

@@ -60,6 +60,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[st
     return found
 
 
+@pytest.mark.slow
 def test_a_plan_in_parts_and_with_other_settings(plan, monkeypatch):
     with pytest.raises(SystemExit, match="nothing of it is finished; run it without --finished"):
         run(plan, monkeypatch, "--finished")

@@ -125,6 +125,7 @@ def test_two_ways_to_write_a_text_are_added_up():
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_files(made, tmp_path, monkeypatch):
     monkeypatch.setattr(small_world, "VALID", 20)
     for seed, same in (("0", True), ("1", False)):

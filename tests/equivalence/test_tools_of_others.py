@@ -135,6 +135,7 @@ def test_kept_vectors_of_the_miner_are_of_one_encoder(both, tmp_path):
     assert first and len(list((tmp_path / "Encoder").glob("*.npy"))) == 4, "two files for each of two encoders"
 
 
+@pytest.mark.slow
 def test_mteb_evaluates_an_encoder(both):
     mteb = pytest.importorskip("mteb")
     from mteb.mocks.mock_tasks import MockClassificationTask, MockRetrievalTask, MockSTSTask

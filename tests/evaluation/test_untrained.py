@@ -149,6 +149,7 @@ def test_what_is_no_model_is_one_line(bare, untested, tmp_path):
             assert not isinstance(done.exception, AssertionError | TypeError)
 
 
+@pytest.mark.slow
 def test_evaluate_takes_the_best_on_dev(bare, data, tmp_path):
     out = tmp_path / "out"
     done = run("evaluate", bare, "-d", data, "--output", out, "--json")

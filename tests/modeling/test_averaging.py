@@ -209,6 +209,7 @@ def test_the_same_twice_is_the_same(method, loras, make, model_folder, tmp_path,
     assert json.loads((tmp_path / "out" / "embrew.json").read_text())["full_weights"] == (not loras)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", by_default(["slerp"], ["linear", "slerp"]))
 def test_opposite_changes_and_none(method, make, model_folder, tmp_path):
     """Half of a change and half of its opposite are no change; with an unchanged one, half of the change stays."""
@@ -242,6 +243,7 @@ KINDS: dict[str, tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]] 
 DEFAULT = [("full weights", "linear"), ("full weights and a LoRA", "slerp"), ("DoRA", "linear")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "method"), by_default(DEFAULT, itertools.product(KINDS, ("linear", "slerp"))))
 def test_full_weights(kind, method, make, model_folder, tmp_path, monkeypatch):
     loras, base, model = KINDS[kind], model_folder("llama"), None

@@ -182,6 +182,7 @@ def evaluated(opened, model, sts_folder, tmp_path) -> list[Path]:
     return folders
 
 
+@pytest.mark.slow
 def test_results_alone_give_the_whole_page(opened, evaluated, tmp_path, monkeypatch):
     opens, offline = embrew.opening.open_model, list[bool]()
     monkeypatch.setattr(

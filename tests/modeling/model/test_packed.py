@@ -84,6 +84,7 @@ def test_nothing_is_packed_where_texts_are_encoded_or_a_mask_is_needed():
         assert pack(inner, batch(), Attention()) is None
 
 
+@pytest.mark.slow
 def test_dropout_on_attention_is_drawn_as_without_packing():
     inner, tokens = model("llama"), batch()
     for module in inner.modules():
