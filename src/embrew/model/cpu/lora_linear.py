@@ -16,7 +16,7 @@ from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from embrew.model.cpu.dropout import Mask
+from embrew.model.cpu.dropout import Mask, room
 from embrew.model.layers import CastWeight
 
 Conditions = tuple[bool, torch.dtype, bool, bool, int | None]
@@ -174,8 +174,10 @@ class _LoraProducts(torch.autograd.Function):
         outputs, factors = [], []
         with torch.autocast(x.device.type, enabled=False):
             rows, layers = _rows(x, dtype), [parts[i : i + 5] for i in range(0, len(parts), 5)]
-            for drawn, layer in zip(masks, layers, strict=True):
-                output, kept, factor = _adapted(rows, drawn, *layer)
+            downs = [_empty_down(len(rows), rows.dtype, layer[2]) for layer in layers]
+            for drawn, down, layer in zip(masks, downs, layers, strict=True):
+                output = room(rows, len(rows), len(layer[0]))
+                kept, factor = _adapted(rows, drawn, down, output, *layer)
                 outputs.append(_shaped(output, x))
                 saved += kept
                 factors.append(factor)
@@ -213,8 +215,11 @@ class _GatedLoraProducts(torch.autograd.Function):
         ctx: Any, gate: Tensor, up: Tensor, dtype: torch.dtype, drawn: tuple[Mask, float] | None, *layer: Any
     ) -> Tensor:
         with torch.autocast(gate.device.type, enabled=False):
-            rows = _rows(nn.functional.silu(gate).mul_(up), dtype)
-            output, kept, ctx.factor = _adapted(rows, drawn, *layer, reuses_rows=True)
+            output = room(gate, _row_count(gate, dtype), len(layer[0]), dtype=dtype)
+            down = _empty_down(len(output), dtype, layer[2])
+            act = torch.ops.aten.silu.out(gate, out=room(gate, *gate.shape))
+            rows = _rows(act.mul_(up), dtype)
+            kept, ctx.factor = _adapted(rows, drawn, down, output, *layer, reuses_rows=True)
         ctx.save_for_backward(gate, up, *kept)
         ctx.rows_dtype = rows.dtype
         return _shaped(output, gate)
@@ -238,6 +243,8 @@ class _GatedLoraProducts(torch.autograd.Function):
 def _adapted(
     rows: Tensor,
     drawn: tuple[Mask, float] | None,
+    down: Tensor | None,
+    output: Tensor,
     base: Tensor,
     bias: Tensor | None,
     a: Tensor | None,
@@ -245,20 +252,29 @@ def _adapted(
     scaling: float,
     *,
     reuses_rows: bool = False,
-) -> tuple[Tensor, _Saved, float]:
-    """Return the output of a layer for rows, what its backward pass reads, and the factor of B.
+) -> tuple[_Saved, float]:
+    """Write the output of a layer for rows; return what its backward pass reads, and the factor of B.
 
-    With `reuses_rows`, dropout may change the rows.
+    What is kept has been allocated before, so that what is not leaves no gaps below it (see `room`). With
+    `reuses_rows`, dropout may change the rows.
     """
     mask, probability = drawn or (None, 0.0)
     factor = scaling / (1 - probability)
-    output = nn.functional.linear(rows, base, bias)
-    up = down = None
-    if a is not None and b is not None:
+    if bias is None:
+        torch.mm(rows, base.T, out=output)
+    else:
+        torch.addmm(bias, rows, base.T, out=output)
+    up = None
+    if a is not None and b is not None and down is not None:
         up = (b * factor).to(rows.dtype)
-        down = _dropped(rows, mask, in_place=reuses_rows) @ a.to(rows.dtype).T
+        torch.mm(_dropped(rows, mask, in_place=reuses_rows), a.to(rows.dtype).T, out=down)
         torch.addmm(output, down, up.T, out=output)
-    return output, _Saved(base, a, up, down, None if mask is None else mask.positions), factor
+    return _Saved(base, a, up, down, None if mask is None else mask.positions), factor
+
+
+def _empty_down(rows: int, dtype: torch.dtype, a: Tensor | None) -> Tensor | None:
+    """Return memory for (x ∘ mask) Aᵀ; None where there is no adapter."""
+    return None if a is None else a.new_empty(rows, len(a), dtype=dtype)
 
 
 def _for_factors(
@@ -306,15 +322,19 @@ def _rows(states: Tensor, dtype: torch.dtype) -> Tensor:
     There, a matrix product of a size that is new costs about a millisecond more, in which code for it is generated.
     """
     rows = states.reshape(-1, states.shape[-1])
-    if dtype != torch.bfloat16 or rows.device.type != "cpu":
-        return rows.to(dtype)
-    count = common_size(len(rows))
+    count = _row_count(states, dtype)
     if count == len(rows):
         return rows.to(dtype)
     padded = rows.new_empty(count, rows.shape[-1], dtype=dtype)
     padded[: len(rows)].copy_(rows)
     padded[len(rows) :].zero_()
     return padded
+
+
+def _row_count(states: Tensor, dtype: torch.dtype) -> int:
+    """Return the number of rows of `_rows`."""
+    count = states.shape[:-1].numel()
+    return common_size(count) if dtype == torch.bfloat16 and states.device.type == "cpu" else count
 
 
 def common_size(count: int) -> int:
