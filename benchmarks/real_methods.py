@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from embrew.data.datasets import load
+from embrew.methods import embedding
 from embrew.methods.ese import Espresso
 from embrew.model import adapters
 from embrew.recipe.build import encoders
@@ -178,7 +179,12 @@ class LoopedEspresso(Espresso):
 @contextmanager
 def stock_layers() -> Iterator[None]:
     """Compute one padded pass per column with the layers of peft and transformers."""
-    with patch.object(adapters, "use_lora_linear", lambda model: None), patch.object(encoders, "use_own_sdpa"), alone():
+    with (
+        patch.object(adapters, "use_lora_linear", lambda model: None),
+        patch.object(encoders, "use_own_sdpa"),
+        patch.object(embedding, "embed_together", lambda *_: {}),
+        alone(),
+    ):
         yield
 
 

@@ -28,7 +28,7 @@ from embrew.methods.base import (
     rows_with_negatives,
     usable,
 )
-from embrew.model.batching import embed_by_length
+from embrew.model.batching import embed_by_length, embed_together
 from embrew.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -295,8 +295,11 @@ class EmbeddingObjective(Objective):
         """Embed the texts of a batch and return the loss of the embeddings."""
         inputs = self.inputs
         batch, embed = inputs.complete(encoder, batch), partial(inputs.embed, encoder)
+        together = embed_together(embed, inputs.texts(batch), encoder.cost)
         embeddings, _ = inputs.embed_all(
-            encoder, batch, lambda _, tokens: embed_by_length(embed, tokens, cost=encoder.cost)
+            encoder,
+            batch,
+            lambda role, tokens: together[role] if role in together else embed_by_length(embed, tokens, encoder.cost),
         )
         return self.total(embeddings, batch)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -26,7 +26,7 @@ CPU = {  # milliseconds of a layer in a pass, of a million of its weights; of a 
 }  # fitted to benchmarks/results/pass-cost.md; True: with a backward pass
 GPU = 0.12, 0.0, 0.0, 5e-6  # where nothing is measured: 0.12 ms to launch a layer, products at 400 TFLOP/s
 BFLOAT16 = 2.0  # on a CPU: a token takes half the time, a pass's overhead stays (benchmarks/results/pass-cost.md)
-PADDING = 0.05  # of packed rows, in tokens: in time it is less, but the embeddings of padding are held
+PADDING = 0.01  # of packed rows, in tokens: embeddings are copied, and with all layers read every layer's states
 MAX_OVERHEAD = 8_192  # tokens
 
 
@@ -220,6 +220,18 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cos
     for part in parts[sum(group.is_real for group in passes) :]:
         vectors = vectors + 0.0 * part.sum()
     return select_rows(vectors, order, dim=-2)
+
+
+def embed_together(embed: Callable[[Tokens], Tensor], batches: Mapping[str, Tokens], cost: Cost) -> dict[str, Tensor]:
+    """Return the vectors of several batches by name: `embed_by_length` of all their rows, since a pass costs time.
+
+    Batches with given vectors or branches, which differ in what a row has, are left out.
+    """
+    plain = {name: tokens for name, tokens in batches.items() if tokens.soft is None and tokens.branch_ids is None}
+    if not plain:
+        return {}
+    vectors = embed_by_length(embed, Tokens.stack(list(plain.values())), cost)
+    return dict(zip(plain, vectors.split([len(tokens) for tokens in plain.values()], dim=-2), strict=True))
 
 
 def encode_rows(

@@ -14,6 +14,7 @@ from transformers.masking_utils import sdpa_mask
 
 from embrew.model.attention import TWO_CALLS, Attention, first_prompt, give_same_states, key_of, library_states
 from embrew.model.cpu.attention import Packed, attend_each_row, float32_on_cpu, sdpa
+from embrew.model.cpu.layer_parts import use_own_parts
 from embrew.text.tokens import Segment, Tokens, upload
 
 
@@ -132,9 +133,10 @@ def _under(inner: PreTrainedModel, kernel: str, embedded: Tensor, tokens: Tokens
 
 
 def use_own_sdpa(inner: PreTrainedModel) -> None:
-    """Replace the library's sdpa by embrew's, which is faster in training on a CPU."""
+    """Replace the library's sdpa, norms and feed-forward parts by embrew's, which are faster in training on a CPU."""
     if inner.device.type == "cpu":
         use_two_calls(inner)
+        use_own_parts(inner)
 
 
 def _gather(states: Tensor, positions: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from embrew.model.adapters import attach_lora
+from embrew.model.cpu.layer_parts import is_gated
 from embrew.model.layers import layers_of
 from embrew.recipe import Recipe, build
 from embrew.settings.base import BLOCK, Quantization
@@ -80,7 +81,7 @@ def _offline_options(recipe: Recipe) -> HubOptions:
     return {} if local_model(settings.model) else {"revision": settings.revision, "local_files_only": True}
 
 
-FRAGMENTATION = 1.6  # resident memory per byte kept in float32 on a CPU; benchmarks/results/plan-smollm2.md
+FRAGMENTATION = 1.4  # resident memory per byte kept in float32 on a CPU, measured with SmolLM2-135M and a LoRA
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ class Shape:
         trains_all: whether the base weights themselves are trained.
         weights: bytes of all weights.
         layer: bytes of one layer in matrix products.
+        gated: whether training on a CPU keeps two of the four wide states of a feed-forward part, and computes the
+            others again.
     """
 
     layers: int
@@ -110,20 +113,23 @@ class Shape:
     trains_all: bool
     weights: int
     layer: int
+    gated: bool = False
 
     def saved(self, arithmetic: str, kind: str, *, recompute: bool = False) -> float:
         """Return bytes that all layers keep of a token for the backward pass, and one more for gradients of states.
 
-        Inputs and outputs of products, norms and activation: about 8 states and 4 inner ones a layer. Under autocast
+        Inputs and outputs of products, norms and activation: about 8 states and 4 inner ones a layer, on a CPU 2 of
+        these where the feed-forward part is gated (`model.cpu.layer_parts`). Under autocast
         the inner ones are in bfloat16, and the states in part; on a CPU, attention keeps float32, and trained weights
         more. In float32 on a CPU, the C library does not return freed memory between tensors that are kept. With
         activation checkpointing, the input of each layer is kept, and one layer at a time.
         """
+        inner = 2 if kind == "cpu" and self.gated else 4
         if arithmetic == "float32":
-            layer = 4 * (8 * self.hidden + 4 * self.inner) * (FRAGMENTATION if kind == "cpu" else 1)
+            layer = 4 * (8 * self.hidden + inner * self.inner) * (FRAGMENTATION if kind == "cpu" else 1)
         else:
             states = 16 if kind != "cpu" else 32 if self.trains_all else 20
-            layer = states * self.hidden + 2 * 4 * self.inner
+            layer = states * self.hidden + 2 * inner * self.inner
         if recompute:
             return (4 if arithmetic == "float32" else 2) * self.layers * self.hidden + layer
         return (self.layers + 1) * layer
@@ -192,6 +198,7 @@ def shape_of_model(model: PreTrainedModel | PeftModel, config: PreTrainedConfig)
         trains_all=bool(names) and not any("lora_" in name for name in names),
         weights=sum(p.nbytes for p in parameters),
         layer=sum(p.nbytes for p in layers[0].parameters()),
+        gated=any(is_gated(module) for module in layers[0].modules()),
     )
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 Rows = Sequence[int] | np.ndarray | Tensor  # numbers of rows, known on the CPU
 
@@ -174,6 +175,18 @@ class Tokens:
     def repeat(self, times: int) -> Tokens:
         """Return the batch stacked `times` times: rows 0..B-1, then 0..B-1 again."""
         return Tokens(self.input_ids.repeat(times, 1), self.segment_ids.repeat(times, 1))
+
+    @classmethod
+    def stack(cls, batches: Sequence[Tokens]) -> Tokens:
+        """Return the rows of several batches without `soft` and branches as one batch, padded to the longest."""
+        hosts = [batch.host for batch in batches]
+        width = max(host.input_ids.shape[1] for host in hosts)
+
+        def stacked(parts: Sequence[Tensor]) -> Tensor:
+            return torch.cat([pad(part, (0, width - part.shape[1])) for part in parts])
+
+        ids, segments = stacked([host.input_ids for host in hosts]), stacked([host.segment_ids for host in hosts])
+        return cls(ids, segments).to(batches[0].device)
 
     def select(self, rows: Rows) -> Tokens:
         """Return some rows of a batch, without columns that are only padding."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -239,9 +240,77 @@ def attend_each_row(
     """
     kwargs["is_causal"] = packed.is_causal
     states = [packed.group(part[0].transpose(0, 1)) for part in (query, key, value)]
+    states = [[part.transpose(1, 2) for part in parts] for parts in states]
+    once = query.dtype == torch.float32 and torch.is_grad_enabled() and not dropout
+    if once and not torch.is_autocast_enabled("cpu") and not any(kwargs.get(name) is not None for name in CHANGES):
+        return _attend_keeping_once(packed, *states, scaling)[None]
     outputs = []
     for group, q, k, v in zip(packed.groups, *states, strict=True):
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         output, _ = sdpa(module, q, k, v, group.mask, dropout=dropout, scaling=scaling, **kwargs)
         outputs.append(output)
     return packed.ungroup(outputs)[None]
+
+
+class _Kept:
+    """A tensor that a graph keeps, or a way to copy it from what is kept elsewhere."""
+
+    def __init__(self, get: Callable[[], Tensor]) -> None:
+        self.get = get
+
+
+def _keeping(wide: Sequence[Tensor], narrow: Sequence[Tensor], times: int, kept: list[_Kept]) -> Any:
+    """Return a context whose graph keeps heads without their copies; what else it keeps is added to `kept`."""
+
+    def keep(tensor: Tensor) -> _Kept:
+        for copied, part in zip(wide, narrow, strict=True):
+            if times > 1 and _is_same(tensor, copied):
+                return _Kept(partial(part.repeat_interleave, times, dim=1))
+        kept.append(_Kept(lambda: tensor))
+        return kept[-1]
+
+    return torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one.get())
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+
+
+CHANGES = ("softcap", "position_bias", "cache")  # arguments by which the library's sdpa is more than PyTorch's
+
+
+def _attend_keeping_once(
+    packed: Packed, queries: Sequence[Tensor], keys: Sequence[Tensor], values: Sequence[Tensor], scaling: float | None
+) -> Tensor:
+    """Return attention `(count, heads, width)` of groups of rows, whose graph keeps no copies.
+
+    Of keys and values it keeps the heads that there are, not those repeated for their queries; of outputs the packed
+    ones, which the next product keeps, too. Both are copied again in the backward pass.
+    """
+    outputs: list[Tensor] = []
+    all_outputs: list[Tensor] = []
+    begin = 0
+    for group, q, k, v in zip(packed.groups, queries, keys, values, strict=True):
+        times = q.shape[1] // k.shape[1]
+        wide = [part if times == 1 else part.repeat_interleave(times, dim=1) for part in (k, v)]
+        kept: list[_Kept] = []
+        with _keeping(wide, (k.detach(), v.detach()), times, kept):
+            output = nn.functional.scaled_dot_product_attention(
+                q, *wide, attn_mask=group.mask, is_causal=packed.is_causal and group.width > 1, scale=scaling
+            )
+        index = packed.groups_from_packed[begin : begin + group.rows * group.width]
+        begin += len(index)
+        for one in kept:
+            if _is_same(one.get(), output):
+                one.get = partial(_regrouped, all_outputs, index, group)
+        outputs.append(output.transpose(1, 2))
+    together = packed.ungroup(outputs)
+    all_outputs.append(together.detach())  # without its graph, which would keep itself
+    return together
+
+
+def _regrouped(all_outputs: list[Tensor], index: Tensor, group: Group) -> Tensor:
+    """Return the output of a group `(rows, heads, tokens, width)` from the packed outputs of all.
+
+    Of padding it has others than were computed; no gradient comes from there.
+    """
+    return all_outputs[0].index_select(0, index).unflatten(0, group[:2]).transpose(1, 2)

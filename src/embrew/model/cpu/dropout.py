@@ -40,7 +40,7 @@ class Mask:
     def apply(self, values: Tensor) -> Tensor:
         """Return `(rows, width)` values with the mask's elements set to zero."""
         if self.positions.dtype == torch.int64:
-            return self.apply_(values.clone(memory_format=torch.contiguous_format))
+            return self.apply_(room(values, *values.shape).copy_(values))
         return values * self.positions
 
     def apply_(self, values: Tensor) -> Tensor:
@@ -49,6 +49,19 @@ class Mask:
             values.view(-1).index_fill_(0, self.positions, 0.0)
             return values
         return values.mul_(self.positions)
+
+
+ROOM = 128  # elements
+
+
+def room(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Return memory for a tensor that is soon freed, a little more than it needs.
+
+    To align a tensor, the C library (glibc before 2.38) looks for more than its size, so that it finds no use for a gap
+    that a tensor of the same size has left; in training, such gaps between tensors that are kept add up to gigabytes.
+    """
+    count = math.prod(shape)
+    return like.new_empty(count + ROOM, dtype=dtype or like.dtype)[:count].view(shape)
 
 
 def dropped_positions(count: int, probability: float) -> Tensor:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from embrew.model.cpu.dropout import Mask
+from embrew.model.cpu.dropout import Mask, room
 from embrew.model.layers import CastWeight
 
 Conditions = tuple[bool, torch.dtype, bool, bool, int | None]
@@ -60,6 +60,16 @@ class LoraLinear(PeftLinear):
         outputs = _LoraProducts.apply(x, dtype, masks, *(part for layer in layers for part in layer.parts(dtype)))
         _PRECOMPUTED.store(layers, x, conditions, outputs)
         return outputs[0]
+
+    def gated(self, gate: Tensor, up: Tensor) -> Tensor:
+        """Return the output for the input silu(gate) ∘ up, of which `gate` and `up` are kept for the backward pass."""
+        dtype = self._product_dtype(gate) if torch.is_grad_enabled() and gate.device.type == "cpu" else None
+        if dtype is None or gate.dtype != up.dtype:
+            output: Tensor = self(nn.functional.silu(gate) * up)
+            return output
+        drawn = (Mask.draw(gate, p), p) if (p := self.dropout_now) else None
+        product: Tensor = _GatedLoraProducts.apply(gate, up, dtype, drawn, *self.parts(dtype))
+        return product
 
     def _product_dtype(self, x: Tensor) -> torch.dtype | None:
         """Return the dtype of the matrix products, or None where this layer is left to peft."""
@@ -139,6 +149,16 @@ class _PrecomputedOutputs(threading.local):
 _PRECOMPUTED = _PrecomputedOutputs()
 
 
+class _Saved(NamedTuple):
+    """What the backward pass of a linear layer with a LoRA reads besides its input; None where there is no adapter."""
+
+    base: Tensor
+    a: Tensor | None
+    up: Tensor | None
+    down: Tensor | None
+    positions: Tensor | None
+
+
 class _LoraProducts(torch.autograd.Function):
     """Outputs of linear layers with a LoRA on one input: x Wᵀ + b + s · (x ∘ mask) Aᵀ Bᵀ for each layer.
 
@@ -152,21 +172,14 @@ class _LoraProducts(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         saved: list[Tensor | None] = []
         outputs, factors = [], []
-        count = x[..., 0].numel()
         with torch.autocast(x.device.type, enabled=False):
             rows, layers = _rows(x, dtype), [parts[i : i + 5] for i in range(0, len(parts), 5)]
-            for drawn, (base, bias, a, b, scaling) in zip(masks, layers, strict=True):
-                mask, probability = drawn or (None, 0.0)
-                factor = scaling / (1 - probability)
-                output = nn.functional.linear(rows, base, bias)
-                up = down = None
-                if a is not None:
-                    up = (b * factor).to(dtype)
-                    down = (rows if mask is None else mask.apply(rows)) @ a.to(dtype).T
-                    torch.addmm(output, down, up.T, out=output)
-                shape = (*x.shape[:-1], output.shape[-1])
-                outputs.append(torch.ops.aten._unsafe_view(output[:count], shape))  # models may change it in place
-                saved += [base, a, up, down, None if mask is None else mask.positions]
+            downs = [_empty_down(len(rows), rows.dtype, layer[2]) for layer in layers]
+            for drawn, down, layer in zip(masks, downs, layers, strict=True):
+                output = room(rows, len(rows), len(layer[0]))
+                kept, factor = _adapted(rows, drawn, down, output, *layer)
+                outputs.append(_shaped(output, x))
+                saved += kept
                 factors.append(factor)
         adapted = any(a is not None for a in saved[1::5])
         ctx.save_for_backward(rows if adapted else None, *saved)
@@ -181,26 +194,126 @@ class _LoraProducts(torch.autograd.Function):
         gradients: list[Any] = []
         with torch.autocast(grads[0].device.type, enabled=False):
             for i, (grad, factor) in enumerate(zip(grads, ctx.factors, strict=True)):
-                base, a, up, down, positions = saved[5 * i : 5 * i + 5]
-                wants_a, wants_b = ctx.needs_input_grad[3 + 5 * i + 2 : 3 + 5 * i + 4]
-                mask = None if positions is None else Mask(positions)
+                wants = ctx.needs_input_grad[0], *ctx.needs_input_grad[3 + 5 * i + 2 : 3 + 5 * i + 4]
+                kept = _Saved(*saved[5 * i : 5 * i + 5])
                 grad = _rows(grad, ctx.rows_dtype)
-                for_a = for_b = None
-                if ctx.needs_input_grad[0]:
-                    total = grad @ base if total is None else torch.addmm(total, grad, base, out=total)
-                if a is not None:
-                    narrow = grad @ up
-                    if wants_b:
-                        for_b = (down.T @ grad).T.to(a.dtype) * factor
-                    if wants_a:
-                        for_a = (narrow.T @ (rows if mask is None else mask.apply(rows))).to(a.dtype)
-                    if total is not None and mask is None:
-                        torch.addmm(total, narrow, a.to(ctx.rows_dtype), out=total)
-                    elif total is not None and mask is not None:
-                        total += mask.apply_(narrow @ a.to(ctx.rows_dtype))
+                narrow, for_a, for_b = _for_factors(grad, rows, kept, factor, wants)
+                total = _for_input(grad, narrow, kept, total) if wants[0] else None
                 gradients += [None, None, for_a, for_b, None]
         for_x = None if total is None else total[: ctx.shape[:-1].numel()].to(ctx.dtype).view(ctx.shape)
         return for_x, None, None, *gradients
+
+
+class _GatedLoraProducts(torch.autograd.Function):
+    """`_LoraProducts` of one layer whose input is silu(gate) ∘ up, which is computed again in the backward pass.
+
+    Of the four wide tensors that a gated feed-forward part has, two are kept.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, gate: Tensor, up: Tensor, dtype: torch.dtype, drawn: tuple[Mask, float] | None, *layer: Any
+    ) -> Tensor:
+        with torch.autocast(gate.device.type, enabled=False):
+            output = room(gate, _row_count(gate, dtype), len(layer[0]), dtype=dtype)
+            down = _empty_down(len(output), dtype, layer[2])
+            act = torch.ops.aten.silu.out(gate, out=room(gate, *gate.shape))
+            rows = _rows(act.mul_(up), dtype)
+            kept, ctx.factor = _adapted(rows, drawn, down, output, *layer, reuses_rows=True)
+        ctx.save_for_backward(gate, up, *kept)
+        ctx.rows_dtype = rows.dtype
+        return _shaped(output, gate)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        gate, up, *saved = ctx.saved_tensors
+        kept, wants = _Saved(*saved), (True, *ctx.needs_input_grad[6:8])
+        with torch.autocast(gate.device.type, enabled=False):
+            grad, act = _rows(grads[0], ctx.rows_dtype), nn.functional.silu(gate)
+            rows = _rows(act * up, ctx.rows_dtype) if kept.a is not None else None
+            narrow, for_a, for_b = _for_factors(grad, rows, kept, ctx.factor, wants, reuses_rows=True)
+            del rows
+            total = _for_input(grad, narrow, kept, None)[: gate.shape[:-1].numel()].to(gate.dtype).view(gate.shape)
+            for_up = act.mul_(total)
+            for_gate = torch.ops.aten.silu_backward.grad_input(total.mul_(up), gate, grad_input=total)
+        return for_gate, for_up, None, None, None, None, for_a, for_b, None
+
+
+def _adapted(
+    rows: Tensor,
+    drawn: tuple[Mask, float] | None,
+    down: Tensor | None,
+    output: Tensor,
+    base: Tensor,
+    bias: Tensor | None,
+    a: Tensor | None,
+    b: Tensor | None,
+    scaling: float,
+    *,
+    reuses_rows: bool = False,
+) -> tuple[_Saved, float]:
+    """Write the output of a layer for rows; return what its backward pass reads, and the factor of B.
+
+    What is kept has been allocated before, so that what is not leaves no gaps below it (see `room`). With
+    `reuses_rows`, dropout may change the rows.
+    """
+    mask, probability = drawn or (None, 0.0)
+    factor = scaling / (1 - probability)
+    if bias is None:
+        torch.mm(rows, base.T, out=output)
+    else:
+        torch.addmm(bias, rows, base.T, out=output)
+    up = None
+    if a is not None and b is not None and down is not None:
+        up = (b * factor).to(rows.dtype)
+        torch.mm(_dropped(rows, mask, in_place=reuses_rows), a.to(rows.dtype).T, out=down)
+        torch.addmm(output, down, up.T, out=output)
+    return _Saved(base, a, up, down, None if mask is None else mask.positions), factor
+
+
+def _empty_down(rows: int, dtype: torch.dtype, a: Tensor | None) -> Tensor | None:
+    """Return memory for (x ∘ mask) Aᵀ; None where there is no adapter."""
+    return None if a is None else a.new_empty(rows, len(a), dtype=dtype)
+
+
+def _for_factors(
+    grad: Tensor, rows: Tensor | None, kept: _Saved, factor: float, wants: Sequence[bool], *, reuses_rows: bool = False
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradient of (x ∘ mask) Aᵀ, and those of A and B where they are wanted."""
+    if kept.a is None or kept.up is None or kept.down is None or rows is None:
+        return None, None, None
+    _, wants_a, wants_b = wants
+    narrow, for_a, for_b = grad @ kept.up, None, None
+    if wants_b:
+        for_b = (kept.down.T @ grad).T.to(kept.a.dtype) * factor
+    if wants_a:
+        mask = None if kept.positions is None else Mask(kept.positions)
+        for_a = (narrow.T @ _dropped(rows, mask, in_place=reuses_rows)).to(kept.a.dtype)
+    return narrow, for_a, for_b
+
+
+def _for_input(grad: Tensor, narrow: Tensor | None, kept: _Saved, total: Tensor | None) -> Tensor:
+    """Return the gradient of the rows that are read, added to `total` if it is given."""
+    total = grad @ kept.base if total is None else torch.addmm(total, grad, kept.base, out=total)
+    if kept.a is None or narrow is None:
+        return total
+    if kept.positions is None:
+        return torch.addmm(total, narrow, kept.a.to(grad.dtype), out=total)
+    return total.add_(Mask(kept.positions).apply_(narrow @ kept.a.to(grad.dtype)))
+
+
+def _dropped(rows: Tensor, mask: Mask | None, *, in_place: bool) -> Tensor:
+    if mask is None:
+        return rows
+    return mask.apply_(rows) if in_place else mask.apply(rows)
+
+
+def _shaped(output: Tensor, like: Tensor) -> Tensor:
+    """Return rows of outputs, without those that are padding, in the shape of an input; models may change it."""
+    shape = (*like.shape[:-1], output.shape[-1])
+    shaped: Tensor = torch.ops.aten._unsafe_view(output[: like[..., 0].numel()], shape)
+    return shaped
 
 
 def _rows(states: Tensor, dtype: torch.dtype) -> Tensor:
@@ -209,15 +322,19 @@ def _rows(states: Tensor, dtype: torch.dtype) -> Tensor:
     There, a matrix product of a size that is new costs about a millisecond more, in which code for it is generated.
     """
     rows = states.reshape(-1, states.shape[-1])
-    if dtype != torch.bfloat16 or rows.device.type != "cpu":
-        return rows.to(dtype)
-    count = common_size(len(rows))
+    count = _row_count(states, dtype)
     if count == len(rows):
         return rows.to(dtype)
     padded = rows.new_empty(count, rows.shape[-1], dtype=dtype)
     padded[: len(rows)].copy_(rows)
     padded[len(rows) :].zero_()
     return padded
+
+
+def _row_count(states: Tensor, dtype: torch.dtype) -> int:
+    """Return the number of rows of `_rows`."""
+    count = states.shape[:-1].numel()
+    return common_size(count) if dtype == torch.bfloat16 and states.device.type == "cpu" else count
 
 
 def common_size(count: int) -> int:
