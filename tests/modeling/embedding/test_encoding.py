@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embrew.encoder import Encoder
-from embrew.model.batching import WINDOW, Cost, compute_ahead, embed_by_length, plan_batches
+from embrew.model.batching import WINDOW, Cost, compute_ahead, embed_by_length, embed_together, plan_batches
 from embrew.storage.base_model import pick_dtype, saved_dtype, supports_natively
+from embrew.text.tokens import Segment, Tokens
 from tests.conftest import SENTENCES
 
 TEXTS = [f"{sentence * (1 + i % 3)} {i}" for i in range(8) for sentence in SENTENCES]
@@ -180,6 +181,28 @@ def test_groups_of_similar_length_give_the_vectors_of_one_batch(make_encoder):
     wanted = torch.autograd.grad((expected * direction).sum(), weights)
     for one, other in zip(torch.autograd.grad((found * direction).sum(), weights), wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_roles_are_embedded_in_one_pass():
+    """Each gets the vectors of its own rows, in their order; a batch with given vectors is left to its own pass."""
+    rows = {"query": [3, 1], "positive": [5, 2, 5, 1]}
+    batches, passes = {}, []
+    for role, lengths in rows.items():
+        ids = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+        for i, length in enumerate(lengths):
+            ids[i, :length] = torch.arange(1, length + 1) + 100 * i + (10 if role == "query" else 0)
+        batches[role] = Tokens(ids, torch.where(ids > 0, Segment.TEXT, Segment.PAD))
+    given = batches["query"].with_soft(torch.zeros(2, 1, 4))
+
+    def embed(tokens):
+        passes.append(len(tokens))
+        return torch.stack([tokens.input_ids.sum(1), tokens.attention_mask.sum(1)], 1).float()
+
+    found = embed_together(embed, {**batches, "negative": given}, Cost(8192))
+    assert passes == [6] and list(found) == ["query", "positive"]
+    for role, tokens in batches.items():
+        assert torch.equal(found[role], torch.stack([tokens.input_ids.sum(1), torch.tensor(rows[role])], 1).float())
+    assert embed_together(embed, {"negative": given}, Cost(40)) == {}
 
 
 def test_batches_are_by_tokens_unless_a_number_of_rows_is_given(make_encoder, monkeypatch):
