@@ -193,7 +193,9 @@ class _Faults:
         return next(self._pooled("", rows, self.encoder.attention.mode))[1]
 
     def _unit(self, pooling: Pooling, states: Tensor, tokens: Tokens) -> np.ndarray:
-        vectors = embed(self.encoder.head, pooling, states, tokens)[:, : self.encoder.get_embedding_dimension()]
+        vectors = embed(self.encoder.head, pooling, states, tokens)
+        vectors = vectors if self.encoder.center is None else self.encoder.center(vectors)
+        vectors = vectors[:, : self.encoder.get_embedding_dimension()]
         return np.asarray(torch.nn.functional.normalize(vectors.float(), dim=-1).cpu())
 
     def _body(self, text: str) -> list[int]:
