@@ -20,7 +20,7 @@ from embrew.encoder import Encoder
 from embrew.files.checksums import CARD, write_checksums
 from embrew.files.names import public_path
 from embrew.files.writing import atomic_folder, check_free
-from embrew.model.center import Fit, centered, fit, grouped
+from embrew.model.center import Fit, centered, fit, grouped, vectors_of
 from embrew.opening import open_model
 from embrew.stock import MODULES, dense_module, open_stock
 from embrew.storage.foreign import file_of
@@ -95,7 +95,7 @@ def center(
             "and export that"
         )
     raw = _without_last(opened)
-    fitted = fit(raw, groups, components)
+    fitted = fit(vectors_of(raw, groups), components)
     sample = [text for group in groups.values() for text in group][:16]
     with atomic_folder(out, marker=MODULES, overwrite=overwrite) as new:
         _write_stock(str(model), new, fitted, next(opened.parameters()).dtype)

@@ -260,8 +260,8 @@ def dense_module(weight: Tensor, bias: Tensor | None, activation: torch.nn.Modul
         weight.shape[0],
         bias=bias is not None,
         activation_function=activation,
-        init_weight=weight.detach().to(dtype),
-        init_bias=None if bias is None else bias.detach().to(dtype),
+        init_weight=weight.detach().to(dtype, copy=True),  # of some of its rows, for safetensors
+        init_bias=None if bias is None else bias.detach().to(dtype, copy=True),
     ).requires_grad_(False)
 
 

@@ -195,7 +195,8 @@ class Candidate:
         if not self.start.is_bare:
             return self.start.open()
         if self.centered.is_dir():
-            return Encoder.from_pretrained(self.centered)
+            trust = Recipe.load(self.recipe_file(AS_IS)).encoder.trust_remote_code
+            return Encoder.from_pretrained(self.centered, trust_remote_code=trust)
         return build.encoder(Recipe.load(self.recipe_file(AS_IS), [("encoder.model", self.start.model)]))
 
     def open_row(self, row: RaceRow) -> SizedEncoder:

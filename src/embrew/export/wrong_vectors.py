@@ -151,11 +151,12 @@ class _Faults:
     def _pooled(self, name: str, rows: Sequence[Row], mode: AttentionMode) -> Iterator[tuple[str, np.ndarray]]:
         """Yield vectors of rows in the right pooling, and in others."""
         tokens = Tokens.pad(rows).to(self.encoder.device)
+        has_layers = self.encoder.head is not None or self.encoder.center is not None
         with torch.inference_mode():
             states = self.encoder.backbone.hidden_states(tokens, Attention(mode))
             yield name, self._unit(self.right, states, tokens)
             for pooling in POOLINGS:
-                if pooling != self.right and self.encoder.head is None:
+                if pooling != self.right and not has_layers:
                     yield "+".join(filter(None, (name, f"pooling_{pooling.mode}"))), self._unit(pooling, states, tokens)
 
     def _by_prompts(self, rows: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:

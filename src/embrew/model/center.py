@@ -61,19 +61,19 @@ def grouped(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str | None], l
     return {key: list(texts) for key, texts in groups.items()}
 
 
-def fit(encoder: Any, groups: Groups, components: int) -> Fit:
-    """Return mean and components of vectors of texts; mean and covariance are summed in float64, a chunk at a time.
+def fit(chunks: Iterable[np.ndarray], components: int) -> Fit:
+    """Return the mean and components of vectors; mean and covariance are summed in float64, a chunk at a time.
 
     Args:
-        encoder: any encoder with `encode_query` and `encode_document`, which neither normalises nor truncates.
-        groups: texts; each is read with the prompt of its side, or of its group.
+        chunks: vectors `(texts, dimensions)`, as of `vectors_of`.
         components: number of components.
 
     Raises:
-        ValueError: too few texts, equal vectors, vectors of fewer directions, or ones that are not finite.
+        ValueError: too few texts, equal vectors, or vectors of fewer directions.
     """
     count, mean, scatter = 0, np.zeros(0), np.zeros((0, 0))
-    for vectors in _chunks(encoder, groups):
+    for chunk in chunks:
+        vectors = chunk.astype(np.float64)
         if not count:
             mean, scatter = np.zeros(vectors.shape[1]), np.zeros((vectors.shape[1],) * 2)
         number = len(vectors)
@@ -111,14 +111,22 @@ def check_components(components: int, texts: int, dimensions: int) -> None:
         raise ValueError(f"components={components} of {texts} texts and {dimensions} dimensions; give fewer than both")
 
 
-def _chunks(encoder: Any, groups: Groups) -> Iterator[np.ndarray]:
-    """Yield float64 vectors `(texts, dimensions)`."""
+def vectors_of(encoder: Any, groups: Groups) -> Iterator[np.ndarray]:
+    """Yield vectors of texts, float32 `(texts, dimensions)`, a chunk at a time.
+
+    Args:
+        encoder: any encoder with `encode_query` and `encode_document`, which neither normalises nor truncates.
+        groups: texts; each is read with the prompt of its side, or of its group.
+
+    Raises:
+        ValueError: a vector is not finite.
+    """
     for (side, prompt), texts in sorted(groups.items(), key=str):
         encode = encoder.encode_query if side == "query" else encoder.encode_document
         options: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
         for start in range(0, len(texts), CHUNK):
             chunk = texts[start : start + CHUNK]
-            vectors = np.asarray(encode(chunk, show_progress_bar=False, **options), dtype=np.float64)
+            vectors = np.asarray(encode(chunk, show_progress_bar=False, **options), dtype=np.float32)
             if not np.isfinite(vectors).all():
                 row = int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])
                 raise ValueError(f"the vector of the text {chunk[row][:80]!r} is not finite; the model is damaged")
@@ -145,13 +153,14 @@ def fit_encoder(encoder: EncoderModule, groups: Groups, components: int) -> Fit:
     """Return mean and components of the vectors of texts, neither centred, normalised nor truncated; as `fit`.
 
     Raises:
-        ValueError: as `fit`; or the encoder's vectors are compared with those of another model (`space`).
+        ValueError: as `fit` and `vectors_of`; or the encoder's vectors are compared with those of another model
+            (`space`).
     """
     if encoder.settings.space is not None:
         raise ValueError("its queries are compared with another model's documents; centre that model first")
     raw = uncentered(encoder).with_settings(normalize=False)
     raw.truncate_dim = None
-    return fit(raw, groups, components)
+    return fit(vectors_of(raw, groups), components)
 
 
 def with_fit(encoder: E, fitted: Fit) -> E:
