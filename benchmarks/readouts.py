@@ -70,7 +70,10 @@ def main() -> None:
             rows[f"{name}, layer {layer}"] = scored(dict(zip(texts, vectors, strict=True)), training, sets)
         rows.setdefault("done", []).append(name)
         print(f"{name}: {time.process_time() - began:.0f} CPU seconds", flush=True)
-        write_page(asked.name, asked.output, rows, setting)
+        names = [text.partition("=")[0] for text in asked.encoders]
+        words = [*names, "--untrained", *(Path(text).name for text in asked.untrained), "--layers", *asked.layers]
+        command = " ".join(["python benchmarks/readouts.py", *words, "--texts", str(asked.texts)])
+        write_page(asked.name, asked.output, rows, setting, command)
 
 
 def readouts(encoders: Sequence[str], untrained: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -166,12 +169,13 @@ def correlation(first: np.ndarray, second: np.ndarray, gold: Sequence[float]) ->
     return 100 * float(spearmanr(cosines, gold).statistic)
 
 
-def write_page(name: str, folder: Path, rows: Mapping[str, Any], setting: Mapping[str, Any]) -> None:
+def write_page(name: str, folder: Path, rows: Mapping[str, Any], setting: Mapping[str, Any], command: str) -> None:
     """Write the rows: raw, without the mean, and without one to three components too."""
-    around = circumstances("python benchmarks/readouts.py")
+    around = circumstances(command)
     shown = {key: row for key, row in rows.items() if key != "done"}
     columns = [key for key in (DEV, TESTS) if any(key in row["scores"] for row in shown.values())]
-    header = ["readout", *(f"{key}: {'raw' if one == 'raw' else f'− {one}'}" for key in columns for one in VARIANTS)]
+    less = {"raw": "raw", "0": "− mean", **{str(count): f"− {count}" for count in range(1, COMPONENTS + 1)}}
+    header = ["readout", *(f"{key}: {less[one]}" for key in columns for one in VARIANTS)]
     lines = [
         [label, *(f"{row['scores'][key][one]:.1f}" for key in columns for one in VARIANTS)]
         for label, row in shown.items()

@@ -168,6 +168,8 @@ def test_too_little_to_subtract_is_one_error(make_encoder, tmp_path):
     encoder.backbone.inner.norm.weight.data[0] = torch.nan
     with pytest.raises(ValueError, match="has a NaN or infinite embedding"):
         centered(encoder, group(*TEXTS))
+    with pytest.raises(ValueError, match="compared with another model's documents"):
+        centered(make_encoder(**last, space="0" * 64), group(*TEXTS))
     with pytest.raises(ValueError, match="set center: true too"):
         Pooling("mean", components=2)
     assert Pooling("mean", center=False, components=0) == Pooling("mean")
@@ -228,6 +230,6 @@ def test_a_centred_start_and_too_many_components(model_folder, tmp_path, caplog)
         further = train(recipe, tmp_path / "further", start=tmp_path / "run")
     assert "is left out of training" in caplog.text and further.center is not None and first.center is not None
     assert not torch.equal(further.center.mean, first.center.mean)
-    with pytest.raises(ValueError, match="components=32 of 20 texts and 32 dimensions"):
+    with pytest.raises(ValueError, match="components=32 of 40 texts and 32 dimensions"):
         wide = {**encoder, "pooling": {**encoder["pooling"], "components": 32}}  # type: ignore[dict-item]
         train(one_stage(model_folder("llama"), pairs, encoder=wide), tmp_path / "wide")

@@ -20,9 +20,10 @@ def center(
     overwrite: bool = False,
     verify: Verify = "fast",
 ) -> None:
-    """Subtract the mean of training texts' vectors, and their principal components, from an encoder's vectors.
+    """Subtract the mean of texts from the vectors of an encoder.
 
-    The result is a model of the same kind: a folder of embrew, or a Sentence-Transformers model with a layer more.
+    With --components, their first principal components too. The result is a model of the same kind: a folder of embrew,
+    or a Sentence-Transformers model with a layer more.
 
     Args:
         texts (FILE): File or folder of training texts, never of evaluated ones: rows with text, pairs (both sides,

@@ -153,11 +153,9 @@ def fit_encoder(encoder: EncoderModule, groups: Groups, components: int) -> Fit:
     """Return mean and components of the vectors of texts, neither centred, normalised nor truncated; as `fit`.
 
     Raises:
-        ValueError: as `fit` and `vectors_of`; or the encoder's vectors are compared with those of another model
-            (`space`).
+        ValueError: as `fit` and `vectors_of`; or the encoder has settings that do not go with `pooling.center`.
     """
-    if encoder.settings.space is not None:
-        raise ValueError("its queries are compared with another model's documents; centre that model first")
+    encoder.settings.replace(pooling=replace(encoder.pooling, center=True, components=components))  # raises early
     raw = uncentered(encoder).with_settings(normalize=False)
     raw.truncate_dim = None
     return fit(vectors_of(raw, groups), components)

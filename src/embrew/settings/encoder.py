@@ -305,11 +305,13 @@ class EncoderSettings(Config):
     space: str | None = None
 
     @model_validator(mode="after")
-    def _vectors_fit_into_prompts(self) -> Self:
+    def _vectors_fit(self) -> Self:
         if self.demonstrations is not None and self.demonstrations.projects and self.pooling.projection is not None:
             raise ValueError("pooling.projection and demonstrations as vectors, which need a state's width; choose one")
         if self.demonstrations is not None and self.demonstrations.projects and self.pooling.center:
             raise ValueError("pooling.center and demonstrations as vectors, which were trained uncentred; choose one")
+        if self.space is not None and self.pooling.center:
+            raise ValueError("pooling.center: its queries are compared with another model's documents; centre that one")
         return self
 
     @classmethod

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class Run:
         compute_dtypes: dtype of the matrix products of each stage, by its name.
         results: content of `run.json`.
         sharded: whether weights are sharded over several processes (FSDP2).
-        center_texts: texts that `pooling.center` was computed of, once it is.
+        center_texts: texts that the mean of `pooling.center` is computed of: of rows at equal distances.
         start_facts: card facts of the encoder that training starts from, if it was trained before.
     """
 
@@ -183,9 +183,11 @@ class Run:
             objective.check_rows(rows)
         except ValueError as error:
             raise ValueError(f"stage {stage.name}: {error}") from None
-        pooling = self.recipe.encoder.pooling
-        if pooling.center and index + 1 == len(self.recipe.stages):
-            check_components(pooling.components or 0, len(rows), encoder.pooled_dimensions)
+        if self.centers(index):
+            chosen = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), MOST_CENTERED)).astype(int))
+            self.center_texts = grouped(chosen)
+            count = sum(map(len, self.center_texts.values()))
+            check_components(self.components, count, encoder.pooled_dimensions)
         order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
         if args.dataloader_drop_last:
             build.check_fills_batch(stage, len(rows), args.per_device_train_batch_size * self.process.num_processes)
@@ -243,17 +245,25 @@ class Run:
         encoder.backbone.zero_grad(set_to_none=True)
         encoder.eval()
 
-    def center(self, index: int, encoder: Encoder | None, rows: Dataset) -> Encoder | None:
-        """Return the encoder of the last stage with `pooling.center`, fitted in the main process; others unchanged.
+    def centers(self, index: int) -> bool:
+        """Return whether the encoder is centred after a stage (`pooling.center`): after the last one."""
+        return bool(self.recipe.encoder.pooling.center) and index + 1 == len(self.recipe.stages)
 
-        The texts are those of rows that the stage trained on, at most `MOST_CENTERED`, at equal distances.
+    @property
+    def components(self) -> int:
+        """Number of components that are subtracted with the mean."""
+        return self.recipe.encoder.pooling.components or 0
+
+    def center(self, index: int, encoder: Encoder | None) -> Encoder | None:
+        """Return the encoder of a stage, centred where the recipe says so; the main process computes the mean.
+
+        Args:
+            index: index of the stage.
+            encoder: its encoder; None in a process that held only shards of its weights, which is not the main one.
         """
-        pooling = self.recipe.encoder.pooling
-        if not pooling.center or index + 1 < len(self.recipe.stages):
+        if not self.centers(index):
             return encoder
-        chosen = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), MOST_CENTERED)).astype(int))
-        self.center_texts = grouped(chosen)
-        fitted = from_main_process(lambda: fit_encoder(encoder, self.center_texts, pooling.components or 0))  # type: ignore[arg-type]
+        fitted = from_main_process(lambda: fit_encoder(cast(Encoder, encoder), self.center_texts, self.components))
         return None if encoder is None else with_fit(encoder, fitted)
 
     def save(self, index: int, encoder: Encoder, settings: dict[str, Any], steps: int) -> None:
@@ -293,7 +303,7 @@ class Run:
             folder = self.folders[index].with_name(f"{name}{checkpoints.STEP_SUFFIX}{number}")
             kept = encoder
             if encoder.center is not None:
-                kept = centered(encoder, self.center_texts, encoder.pooling.components or 0)
+                kept = centered(encoder, self.center_texts, self.components)
             kept.save_pretrained(
                 folder, overwrite=self.resume, verify=self.verify, recipe=self.recipe.public().to_yaml()
             )
