@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from transformers import BertConfig
 from typer.testing import CliRunner
 
 from embrew import Encoder, center
+from embrew.adapting.defaults import CenterDefaults
+from embrew.adapting.plan_training import _score_centered
+from embrew.adapting.recipes import spread
 from embrew.centering import read_groups
 from embrew.cli import app
 from embrew.cutting import cut
@@ -217,6 +221,27 @@ def test_of_a_recipe_after_the_last_stage(model_folder, tmp_path):
         file = tmp_path / "plain.yaml"
         file.write_text(json.dumps({"encoder": {"model": "nano", "pooling": {"mode": "mean", "center": True}}}))
         open_model(str(file))
+
+
+@pytest.mark.parametrize("score", [0.9, 0.1])
+def test_it_is_an_untrained_baseline_of_adapt_where_dev_says_so(score, model_folder, tmp_path):
+    """Of the best pooling; few texts of each side are read."""
+    defaults = SimpleNamespace(center=CenterDefaults(texts=16, components=1))
+    candidate: Any = SimpleNamespace(
+        options=SimpleNamespace(defaults=defaults),
+        data=SimpleNamespace(texts=lambda: {"query": TEXTS[:4], "document": TEXTS}),
+        score=lambda encoder, name, split: SimpleNamespace(main_score=score * (encoder.center is not None)),
+        centered=tmp_path / "centred",
+    )
+    encoder, scores = open_model(str(model_folder("llama")), pooling="mean"), {"mean": 0.5}
+    pays = score > 0.5
+    assert _score_centered(candidate, encoder, "mean", scores) == ("mean-centered" if pays else "mean")
+    assert scores == {"mean": 0.5, "mean-centered": score} and candidate.centered.is_dir() == pays
+    if pays:
+        raw = encoder.with_settings(normalize=False)
+        texts = [*raw.encode_document(spread(TEXTS, 8)), *raw.encode_query(TEXTS[:4])]
+        expected = subtracted(np.stack(texts), raw.encode(NEW), 1)
+        same(Encoder.from_pretrained(candidate.centered).encode(NEW), expected)
 
 
 @pytest.mark.slow
