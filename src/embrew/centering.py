@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
+from embrew.analysis.input_texts import unnormalised
 from embrew.data.beir import read_documents
 from embrew.data.columns import match
 from embrew.data.datasets import load
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 KINDS = ("text", "pairs", "scored")  # of rows, in the order in which their columns are looked for
 NOT_COPIED = ("*.xml", "*.bin", "*.onnx*", "*.gguf", "parity.json", "checksums.json", ".*")
 """Files of a Sentence-Transformers folder that would hold the uncentred model, or are about them."""
-ALLOWED = {torch.float32: 1e-4}  # difference of unit vectors; of other dtypes `ALLOWED_ROUNDED`
-ALLOWED_ROUNDED = 2e-2
+ALLOWED, ALLOWED_ROUNDED = 1e-4, 2e-2  # difference of unit vectors in float32, and in other dtypes
 
 
 def center(
@@ -95,7 +94,8 @@ def center(
             f"{model} is an export whose vectors are the output of a graph; centre the encoder that it was made of, "
             "and export that"
         )
-    raw = _without_last(opened)
+    raw: Any = unnormalised(opened)
+    raw.truncate_dim = None
     fitted = fit(vectors_of(raw, groups), components)
     sample = [text for group in groups.values() for text in group][:16]
     with atomic_folder(out, marker=MODULES, overwrite=overwrite) as new:
@@ -131,23 +131,6 @@ def read_groups(path: str | Path) -> dict[tuple[str, str | None], list[str]]:
     )
 
 
-def _without_last(model: SentenceTransformer) -> SentenceTransformer:
-    """Return a Sentence-Transformers model without its last normalisation and truncation."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Normalize
-
-    modules = list(model)
-    while isinstance(modules[-1], Normalize):
-        modules.pop()
-    return SentenceTransformer(
-        modules=modules,
-        prompts={name: prompt or "" for name, prompt in model.prompts.items()},
-        default_prompt_name=model.default_prompt_name,
-        device=str(model.device),
-        trust_remote_code=False,
-    )
-
-
 def _write_stock(name: str, out: Path, fitted: Fit, dtype: torch.dtype) -> None:
     """Copy the files of a Sentence-Transformers model, with one `Dense` module more before its last normalisation."""
     folder = Path(file_of(name, MODULES) or name).parent if not Path(name).is_dir() else Path(name)
@@ -173,14 +156,14 @@ def _write_stock(name: str, out: Path, fitted: Fit, dtype: torch.dtype) -> None:
     write_checksums(out)
 
 
-def _check_stock(raw: SentenceTransformer, fitted: Fit, folder: Path, texts: list[str]) -> None:
+def _check_stock(raw: Any, fitted: Fit, folder: Path, texts: list[str]) -> None:
     """Raise RuntimeError unless a written folder gives the centred vectors of texts."""
-    vectors = torch.as_tensor(np.asarray(raw.encode_document(texts, show_progress_bar=False), dtype=np.float32))
-    opened = open_stock(str(folder))
-    written = torch.as_tensor(np.asarray(opened.encode_document(texts, show_progress_bar=False), dtype=np.float32))
+    opened: Any = open_stock(str(folder))
+    options = {"show_progress_bar": False, "convert_to_tensor": True}
+    vectors, written = (model.encode_document(texts, **options).float().cpu() for model in (raw, opened))
     expected = nn.functional.normalize(fitted.as_layer()(vectors)[:, : written.shape[1]], dim=-1)
     difference = float((nn.functional.normalize(written, dim=-1) - expected).abs().max())
-    allowed = ALLOWED.get(next(opened.parameters()).dtype, ALLOWED_ROUNDED)
+    allowed = ALLOWED if next(opened.parameters()).dtype == torch.float32 else ALLOWED_ROUNDED
     if not difference <= allowed:
         raise RuntimeError(
             f"the written folder gives other vectors: largest difference {difference:.1e}, allowed {allowed:.0e}"

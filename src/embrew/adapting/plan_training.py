@@ -127,13 +127,9 @@ def _score_centered(candidate: Candidate, encoder: Encoder, best: str, scores: d
     settings, name = candidate.options.defaults.center, f"{best}-{CENTERED}"
     if settings is None:
         return best
-    texts = candidate.data.texts()
+    texts, count = candidate.data.texts(), settings.texts // 2
     try:
-        new = centered(
-            encoder,
-            {(side, None): spread(texts[side], max(1, settings.texts // 2)) for side in texts},
-            settings.components,
-        )
+        new = centered(encoder, {(side, None): spread(texts[side], count) for side in texts}, settings.components)
     except ValueError as error:
         logger.warning("%s is not tried centred: %s", best, error)
         return best

@@ -69,11 +69,13 @@ def fit(chunks: Iterable[np.ndarray], components: int) -> Fit:
         components: number of components.
 
     Raises:
-        ValueError: too few texts, equal vectors, or vectors of fewer directions.
+        ValueError: too few texts, equal vectors, vectors of fewer directions, or ones that are not finite.
     """
     count, mean, scatter = 0, np.zeros(0), np.zeros((0, 0))
     for chunk in chunks:
         vectors = chunk.astype(np.float64)
+        if not np.isfinite(vectors).all():
+            raise ValueError("the vector of a text is not finite; the model's weights are broken")
         if not count:
             mean, scatter = np.zeros(vectors.shape[1]), np.zeros((vectors.shape[1],) * 2)
         number = len(vectors)
@@ -117,20 +119,13 @@ def vectors_of(encoder: Any, groups: Groups) -> Iterator[np.ndarray]:
     Args:
         encoder: any encoder with `encode_query` and `encode_document`, which neither normalises nor truncates.
         groups: texts; each is read with the prompt of its side, or of its group.
-
-    Raises:
-        ValueError: a vector is not finite.
     """
     for (side, prompt), texts in sorted(groups.items(), key=str):
         encode = encoder.encode_query if side == "query" else encoder.encode_document
         options: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
         for start in range(0, len(texts), CHUNK):
-            chunk = texts[start : start + CHUNK]
-            vectors = np.asarray(encode(chunk, show_progress_bar=False, **options), dtype=np.float32)
-            if not np.isfinite(vectors).all():
-                row = int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])
-                raise ValueError(f"the vector of the text {chunk[row][:80]!r} is not finite; the model is damaged")
-            yield vectors
+            vectors = encode(texts[start : start + CHUNK], show_progress_bar=False, **options)
+            yield np.asarray(vectors, dtype=np.float32)
 
 
 def centered(encoder: E, groups: Groups, components: int = 0) -> E:
@@ -153,7 +148,7 @@ def fit_encoder(encoder: EncoderModule, groups: Groups, components: int) -> Fit:
     """Return mean and components of the vectors of texts, neither centred, normalised nor truncated; as `fit`.
 
     Raises:
-        ValueError: as `fit` and `vectors_of`; or the encoder has settings that do not go with `pooling.center`.
+        ValueError: as `fit`; or the encoder has settings that do not go with `pooling.center`.
     """
     encoder.settings.replace(pooling=replace(encoder.pooling, center=True, components=components))  # raises early
     raw = uncentered(encoder).with_settings(normalize=False)
