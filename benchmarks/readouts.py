@@ -37,7 +37,7 @@ DEV, TESTS = "STS-B dev", "STS tests, mean"
 COMPONENTS = 3
 VARIANTS = ("raw", *map(str, range(COMPONENTS + 1)))
 BATCH, LONGEST = 32, 128
-MEMORY = {"memory_tokens": 8, "template": "{text}{memory}", "attention": "bidirectional"}
+MEMORY: dict[str, Any] = {"memory_tokens": 8, "template": "{text}{memory}", "attention": "bidirectional"}
 
 
 def main() -> None:
@@ -81,7 +81,8 @@ def readouts(encoders: Sequence[str], untrained: Sequence[str]) -> Iterator[tupl
     for text in encoders:
         name, _, folder = text.partition("=")
         yield name, partial(open_model, folder)
-        if open_model(folder).settings.pooling.over == "memory":
+        opened: Any = open_model(folder)
+        if opened.settings.pooling.over == "memory":
             yield f"{name}, text", partial(text_mean, folder)
     for text in untrained:
         name, _, model = text.rpartition("=")
@@ -93,7 +94,8 @@ def readouts(encoders: Sequence[str], untrained: Sequence[str]) -> Iterator[tupl
 
 def text_mean(folder: str) -> Any:
     """Return an encoder that is read at its text instead of its memory."""
-    return open_model(folder).with_settings(pooling=Pooling("mean", "text"))
+    opened: Any = open_model(folder)
+    return opened.with_settings(pooling=Pooling("mean", "text"))
 
 
 def training_texts(count: int) -> list[str]:
@@ -152,11 +154,11 @@ def scored(vectors: Mapping[str, np.ndarray], training: Sequence[str], sets: Map
     found: dict[str, Any] = {"shares": shares, "scores": {}}
     for name, (pairs, gold) in sets.items():
         sides = [np.stack([vectors[pair[side]] for pair in pairs]).astype(np.float64) for side in (0, 1)]
-        found["scores"][name] = {"raw": correlation(*sides, gold)}
+        found["scores"][name] = {"raw": correlation(sides[0], sides[1], gold)}
         for count in range(COMPONENTS + 1):
             axes = fitted.components[:count]
             rest = [side - fitted.mean - (side - fitted.mean) @ axes.T @ axes for side in sides]
-            found["scores"][name][str(count)] = correlation(*rest, gold)
+            found["scores"][name][str(count)] = correlation(rest[0], rest[1], gold)
     tests = [scores for name, scores in found["scores"].items() if name != DEV]
     if tests:
         found["scores"][TESTS] = {key: sum(one[key] for one in tests) / len(tests) for key in VARIANTS}

@@ -109,9 +109,9 @@ def _pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: 
         weights, other = {vocabulary[ids.get(i, i)]: 0.0 for i in added}, 1.0
     words = WordWeights(vocabulary, weights, unknown_word_weight=other)
     # of tokens, not of their mean: that one is float32, whatever the model's dtype
-    shorter = [_product(encoder, feature="token_embeddings")] if multiplied else []
+    shorter: list[Any] = [_product(encoder, feature="token_embeddings")] if multiplied else []
     if shorter:
-        width = int(shorter[0].out_features)
+        width = shorter[0].out_features
     return [*shorter, words.requires_grad_(False), Pooling(width, "mean"), *_dense(encoder, torch.float32)]
 
 
