@@ -10,6 +10,7 @@ from embrew.peft_import import defer_bitsandbytes
 if TYPE_CHECKING:
     from embrew.adapting import adapt
     from embrew.analysis.memory import effective_tokens, memory_similarity, pool_over
+    from embrew.centering import center
     from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of, update_corpus
     from embrew.data import Document
     from embrew.encoder import Encoder
@@ -34,6 +35,7 @@ _MODULES = {
     "SearchIndex": "embrew.search",
     "adapt": "embrew.adapting",
     "average": "embrew.merging",
+    "center": "embrew.centering",
     "effective_tokens": "embrew.analysis.memory",
     "encode_corpus": "embrew.corpus",
     "evaluate": "embrew.evaluation",
@@ -58,6 +60,7 @@ __all__ = [
     "SearchIndex",
     "adapt",
     "average",
+    "center",
     "effective_tokens",
     "encode_corpus",
     "evaluate",

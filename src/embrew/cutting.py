@@ -27,13 +27,15 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
         truncate_dim: dimensions to keep, the leading ones; None: as the encoder does.
 
     Raises:
-        TypeError, ValueError: not a whole number, more than there are, or less than one.
+        TypeError, ValueError: not a whole number, more than there are, or less than one; fewer layers of an encoder
+            with `pooling.center`.
 
     Examples:
         >>> small = cut(encoder, num_layers=6, truncate_dim=128)  # doctest: +SKIP
     """
     backbone = encoder.backbone
     check_integer("num_layers", num_layers, maximum=backbone.num_layers)
+    encoder.check_depth(num_layers)
     check_integer("truncate_dim", truncate_dim, maximum=encoder.get_embedding_dimension())
     smaller = copy.copy(encoder)
     if truncate_dim is not None:

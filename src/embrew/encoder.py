@@ -23,6 +23,7 @@ from embrew.files.writing import read_unchanged
 from embrew.generation import Bos, Source, generate
 from embrew.model.adapters import adapter_state
 from embrew.model.backbone import Backbone, MemoryInit
+from embrew.model.center import NO_TEXTS
 from embrew.model.context_vectors import initialize_demonstrator, prepare_context
 from embrew.model.contexts import Context, PreparedContext
 from embrew.model.encode_arguments import to_unit_length
@@ -159,6 +160,8 @@ class Encoder(EncoderModule):
             longest = int(min(backbone.max_positions, 512))
             settings = EncoderSettings.create(attention="bidirectional", pooling="mean", max_length=longest)
         encoder = cls(backbone, tokenizer, base, settings, **changes).eval()
+        if encoder.center is not None:
+            raise ValueError(f"pooling.center: {NO_TEXTS}")
         if encoder.pooling.dense is not None:
             load_dense(str(name), stock, encoder)
         if stock is not None and in_4_bits is None:

@@ -59,7 +59,7 @@ def weights_hash(encoder: EncoderModule) -> str:
         states.append(adapter_state(encoder.backbone.model).tensors)
     if encoder.backbone.learned:
         states.append({name: rows.detach() for name, rows in encoder.backbone.learned.items()})
-    states += [part.state_dict() for part in (encoder.head, encoder.demonstrator) if part is not None]
+    states += [part.state_dict() for part in (encoder.head, encoder.center, encoder.demonstrator) if part is not None]
     for tensors in states:
         for name in sorted(tensors):
             digest.update(name.encode())

@@ -76,7 +76,8 @@ def average(
     Raises:
         FileNotFoundError: an input is not an encoder's folder, or `dev` does not exist.
         FileExistsError: `target` exists.
-        ValueError: inputs that differ in base or settings, weights that do not fit, or nothing to choose by.
+        ValueError: inputs that differ in base or settings, or subtract means (`pooling.center`), weights that do not
+            fit, or nothing to choose by.
     """
     candidates = check_mixtures(mixtures, len(inputs), method, chooses=bool(dev))
     sets = dev_sets(dev) if dev else None
@@ -85,6 +86,8 @@ def average(
         raise ValueError(f"{target} is one of the encoders to average; give another folder")
     check_free(out, marker=SETTINGS, overwrite=overwrite)
     opened = open_inputs(inputs, folders)
+    if opened[0].encoder.center is not None:
+        raise ValueError("pooling.center: average encoders that are not centred, then run embrew center on the average")
     encoder, mix = opened[0].encoder, _mixer(opened, folders, method)
     mixture = candidates[0] if candidates else _equal(range(len(opened)), len(opened))
     tried: dict[Mixture, dict[str, float]] = {}

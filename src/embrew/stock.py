@@ -251,6 +251,20 @@ def vectors_of_reference(encoder: Any, limit: int | None = None) -> dict[str, np
             encoder.max_seq_length = before
 
 
+def dense_module(weight: Tensor, bias: Tensor | None, activation: torch.nn.Module, dtype: torch.dtype) -> Any:
+    """Return the stock module of a layer on the pooled vector, in the dtype of that vector."""
+    from sentence_transformers.base.modules import Dense
+
+    return Dense(
+        weight.shape[1],
+        weight.shape[0],
+        bias=bias is not None,
+        activation_function=activation,
+        init_weight=weight.detach().to(dtype, copy=True),  # of some of its rows, for safetensors
+        init_bias=None if bias is None else bias.detach().to(dtype, copy=True),
+    ).requires_grad_(False)
+
+
 def load_dense(name: str, reading: Reading | None, encoder: EncoderModule) -> None:
     """Give an encoder the layers after pooling of the Sentence-Transformers model that it reads.
 

@@ -20,6 +20,7 @@ NO_TABLE = {
     "export": "writes a folder",
     "merge": "writes a folder",
     "average": "writes a folder",
+    "center": "writes a folder",
     "serve": "answers requests until it is stopped",
     "recipe show": "prints YAML",
     "recipe copy": "writes a file",

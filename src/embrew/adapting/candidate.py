@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 REPAIR = "delete the file; the same command writes it again"
 PLANS, MINED, TRAINED, RESULTS, DEV = "plans", "mined", "model", "results", "dev"
 """Folders in the output folder."""
-AS_IS, CONTRAST, BM25 = "as-is", "contrast", "bm25"
+AS_IS, CENTERED, CONTRAST, BM25 = "as-is", "centered", "contrast", "bm25"
 
 
 class PlanInputs(TypedDict):
@@ -144,6 +144,18 @@ class Candidate:
         return self.folder / RECIPES / f"{self.start.name}--{name}.yaml"
 
     @property
+    def centered(self) -> Path:
+        """The folder of a bare language model with its best untrained pooling, centred, where dev says that it pays."""
+        return self.subfolder(TRAINED, CENTERED)
+
+    @property
+    def as_is_model(self) -> str:
+        """The folder, recipe or name that opens the model as it is scored before training."""
+        if not self.start.is_bare:
+            return self.start.model
+        return str(self.centered if self.centered.is_dir() else self.recipe_file(AS_IS))
+
+    @property
     def plan_file(self) -> Path:
         """The JSON file of the plan: which recipes are trained, for how long."""
         return self.folder / PLANS / f"{self.start.name}.json"
@@ -182,6 +194,9 @@ class Candidate:
         """Open the model as it is scored before training; a bare language model with its best untrained pooling."""
         if not self.start.is_bare:
             return self.start.open()
+        if self.centered.is_dir():
+            trust = Recipe.load(self.recipe_file(AS_IS)).encoder.trust_remote_code
+            return Encoder.from_pretrained(self.centered, trust_remote_code=trust)
         return build.encoder(Recipe.load(self.recipe_file(AS_IS), [("encoder.model", self.start.model)]))
 
     def open_row(self, row: RaceRow) -> SizedEncoder:
@@ -226,7 +241,7 @@ class Candidate:
             dev=dev,
             test=test,
             results=results,
-            model=str(self.recipe_file(AS_IS)) if self.start.is_bare else self.start.model,
+            model=self.as_is_model,
             dimensions=encoder.get_embedding_dimension(),
             parameters=plan.parameters,
             milliseconds=plan.milliseconds,

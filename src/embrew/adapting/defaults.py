@@ -103,6 +103,18 @@ class Negatives(Config):
     share: Share
 
 
+class CenterDefaults(Config):
+    """How the best untrained pooling of a bare language model is also tried centred (`embrew center`).
+
+    Attributes:
+        texts: maximum number of training texts, queries and documents together, that the mean is computed of.
+        components: number of principal components that are subtracted too.
+    """
+
+    texts: Annotated[int, Field(ge=2)]
+    components: Annotated[int, Field(ge=0)]
+
+
 class Rates(Config):
     """How learning rates are searched on dev.
 
@@ -129,6 +141,7 @@ class Defaults(Config):
     batch: Keys
     held_out: HeldOut
     poolings: Annotated[list[str], Field(min_length=1)]
+    center: CenterDefaults | None
     lora: Keys
     contrast: dict[str, ModelDefaults]
     ready: ReadyDefaults

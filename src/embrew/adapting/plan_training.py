@@ -11,13 +11,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from embrew.adapting.candidate import AS_IS, CONTRAST, MINED, PLANS, REPAIR, TRAINED, Candidate, Plan, read_plan
+from embrew.adapting.candidate import (
+    AS_IS,
+    CENTERED,
+    CONTRAST,
+    MINED,
+    PLANS,
+    REPAIR,
+    TRAINED,
+    Candidate,
+    Plan,
+    read_plan,
+)
 from embrew.adapting.defaults import ModelDefaults
 from embrew.adapting.negatives import mined_pairs
 from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, check_same_settings
 from embrew.adapting.recipes import (
     seconds_per_step,
+    spread,
     steps_in_time,
     text_lengths,
     training_recipe,
@@ -29,9 +41,10 @@ from embrew.adapting.starts import open_to_train
 from embrew.analysis.uniformity import evaluation_of
 from embrew.data.reading import expand
 from embrew.encoder import Encoder
-from embrew.files.checksums import file_sha256, sealed
+from embrew.files.checksums import file_sha256, is_intact, sealed
 from embrew.files.reading import read_json
 from embrew.files.writing import write_json
+from embrew.model.center import centered
 from embrew.progress import within
 from embrew.recipe import Recipe, build
 from embrew.recipe.overrides import Override, as_text
@@ -74,6 +87,7 @@ def _plan_bare(candidate: Candidate) -> Plan:
     best = max(scores, key=lambda name: scores[name])
     logger.info("without training, the best pooling on dev is %s (%.1f)", best, 100 * scores[best])
     write_recipe(candidate.recipe_file(AS_IS), recipes[best], f"{best}: the best untrained pooling on dev.")
+    as_is = _score_centered(candidate, with_recipe_settings(encoder, recipes[best]), best, scores)
     if earlier:
         return earlier
     first = max(defaults.contrast, key=lambda name: scores.get(name, -1.0))
@@ -91,7 +105,7 @@ def _plan_bare(candidate: Candidate) -> Plan:
         trained=list(methods),
         minutes=defaults.minutes,
         files=_file_hashes(candidate, methods),
-        as_is=best,
+        as_is=as_is,
         parameters=_parameters(encoder.backbone),
         milliseconds=milliseconds,
         lengths=lengths,
@@ -99,6 +113,34 @@ def _plan_bare(candidate: Candidate) -> Plan:
     )
     plan.write(candidate.plan_file)
     return plan
+
+
+def _score_centered(candidate: Candidate, encoder: Encoder, best: str, scores: dict[str, float]) -> str:
+    """Score the best untrained pooling centred, and write it where it is better on dev; return the name of the better.
+
+    Args:
+        candidate: the candidate.
+        encoder: an encoder with that pooling.
+        best: name of the pooling.
+        scores: dev scores by name, to which the new one is added.
+    """
+    settings, name = candidate.options.defaults.center, f"{best}-{CENTERED}"
+    if settings is None:
+        return best
+    texts, count = candidate.data.texts(), settings.texts // 2
+    try:
+        new = centered(encoder, {(side, None): spread(texts[side], count) for side in texts}, settings.components)
+    except ValueError as error:
+        logger.warning("%s is not tried centred: %s", best, error)
+        return best
+    scores[name] = candidate.score(new, name, "dev").main_score
+    if scores[name] <= scores[best]:
+        logger.info("centred, it is no better on dev (%.1f)", 100 * scores[name])
+        return best
+    logger.info("without the mean and %d components, it has %.1f", settings.components, 100 * scores[name])
+    if not (candidate.centered.is_dir() and is_intact(candidate.centered)):
+        new.save_pretrained(candidate.centered, overwrite=candidate.centered.exists())
+    return name
 
 
 def _plan_ready(candidate: Candidate) -> Plan:

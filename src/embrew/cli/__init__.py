@@ -11,6 +11,7 @@ import typer
 from embrew.cli import (
     adapt,
     analyze,
+    center,
     context,
     data,
     encode,
@@ -54,6 +55,7 @@ for function in (
     parity.parity,
     merge.merge,
     merge.average,
+    center.center,
     push.push,
     plan.plan,
     runs.runs,

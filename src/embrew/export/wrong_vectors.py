@@ -151,11 +151,12 @@ class _Faults:
     def _pooled(self, name: str, rows: Sequence[Row], mode: AttentionMode) -> Iterator[tuple[str, np.ndarray]]:
         """Yield vectors of rows in the right pooling, and in others."""
         tokens = Tokens.pad(rows).to(self.encoder.device)
+        has_layers = self.encoder.head is not None or self.encoder.center is not None
         with torch.inference_mode():
             states = self.encoder.backbone.hidden_states(tokens, Attention(mode))
             yield name, self._unit(self.right, states, tokens)
             for pooling in POOLINGS:
-                if pooling != self.right and self.encoder.head is None:
+                if pooling != self.right and not has_layers:
                     yield "+".join(filter(None, (name, f"pooling_{pooling.mode}"))), self._unit(pooling, states, tokens)
 
     def _by_prompts(self, rows: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
@@ -193,7 +194,9 @@ class _Faults:
         return next(self._pooled("", rows, self.encoder.attention.mode))[1]
 
     def _unit(self, pooling: Pooling, states: Tensor, tokens: Tokens) -> np.ndarray:
-        vectors = embed(self.encoder.head, pooling, states, tokens)[:, : self.encoder.get_embedding_dimension()]
+        vectors = embed(self.encoder.head, pooling, states, tokens)
+        vectors = vectors if self.encoder.center is None else self.encoder.center(vectors)
+        vectors = vectors[:, : self.encoder.get_embedding_dimension()]
         return np.asarray(torch.nn.functional.normalize(vectors.float(), dim=-1).cpu())
 
     def _body(self, text: str) -> list[int]:

@@ -23,7 +23,7 @@ from embrew.model.contexts import Demonstrator, PreparedContext, insert
 from embrew.model.encode_arguments import check_offered, convert_vectors, options_of_side, read_mteb
 from embrew.model.forward import cost_of
 from embrew.model.layers import causal_layers
-from embrew.model.pooling import embed, new_head
+from embrew.model.pooling import Center, embed, new_head
 from embrew.model.prefix import PrefixCache, SharedPrefix, can_share
 from embrew.settings.base import Base
 from embrew.settings.encoder import AttentionMode, EncoderSettings, Pooling
@@ -77,6 +77,7 @@ class EncoderModule(nn.Module):
         base: name and revision, or checksum, of the model that weights are saved relative to.
         attention: the attention pattern in use.
         head: trained module before pooling (`LatentAttention`, `Projection`) or after it (`DenseLayers`), or None.
+        center: fitted layer after `head` and pooling, which subtracts a mean and components; or None.
         demonstrator: trained part of in-context demonstrations, with their settings; None: prompts have none.
         templates: the template; or several, and the embedding is the mean over them, before normalising (MetaEOL).
         contexts: prompts with demonstrations, by name; `encode` takes these names as it does those of `prompts`.
@@ -117,6 +118,9 @@ class EncoderModule(nn.Module):
             self.template.check_all_memory(f"pooling over {pooled_states}")
         head = new_head(self.pooling, backbone.hidden_size)
         self.head = None if head is None else head.to(backbone.device)
+        self.center: Center | None = None
+        if self.pooling.center:
+            self.center = Center(self.pooled_dimensions, self.pooling.components or 0).to(backbone.device)
         self.demonstrator: Demonstrator | None = None
         if self.settings.demonstrations is not None:
             backbone.check_decoder("a prompt with demonstrations")
@@ -379,7 +383,11 @@ class EncoderModule(nn.Module):
         """Return pooled embeddings, float32 `(batch, dimensions)`, neither truncated nor normalised.
 
         `num_layers` and `shared` as in `Backbone.hidden_states`.
+
+        Raises:
+            ValueError: fewer layers of an encoder with `pooling.center`.
         """
+        self.check_depth(num_layers)
         if shared is None:
             return self.pool(self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers), tokens)
         prefix_states, states = self.backbone.split_states(tokens, self.attention, shared, num_layers=num_layers)
@@ -390,7 +398,16 @@ class EncoderModule(nn.Module):
 
         `prefix_states` as in `pooling.pool`.
         """
-        return embed(self.head, self.settings.pooling, states, tokens, prefix_states)
+        vectors = embed(self.head, self.settings.pooling, states, tokens, prefix_states)
+        return vectors if self.center is None else self.center(vectors)
+
+    def check_depth(self, num_layers: int | None) -> None:
+        """Raise if these are fewer layers than the encoder's mean and components were computed after."""
+        if self.center is not None and num_layers is not None and num_layers < self.backbone.num_layers:
+            raise ValueError(
+                f"num_layers={num_layers}, but the mean that this encoder subtracts (pooling.center) is that of all "
+                f"{self.backbone.num_layers} layers; leave num_layers out, or use the encoder that was centred"
+            )
 
     def layer_embeddings(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
         """Return pooled embeddings of every layer, float32 `(layers, batch, hidden)`; i: `forward(num_layers=i)`.
@@ -398,7 +415,11 @@ class EncoderModule(nn.Module):
         Args:
             tokens: a batch.
             num_layers: number of layers to run, the first ones; None: all.
+
+        Raises:
+            ValueError: the encoder has `pooling.center`.
         """
+        self.check_depth(1)
         pooled = partial(self.pool, tokens=tokens)
         return torch.stack(self.backbone.read_layers(tokens, self.attention, pooled, num_layers=num_layers))
 
@@ -425,7 +446,7 @@ class EncoderModule(nn.Module):
         """
         changed = copy.copy(self)
         changed.settings = self.settings.replace(**changes)
-        trained = ("latents", "heads", "head_width", "projection", "dense")
+        trained = ("latents", "heads", "head_width", "projection", "dense", "center", "components")
         if any(getattr(changed.pooling, name) != getattr(self.pooling, name) for name in trained):
             raise ValueError(f"pooling.{', '.join(trained)} belong to trained weights; build another encoder")
         if changed.settings.demonstrations != self.settings.demonstrations:

@@ -121,6 +121,39 @@ class DenseLayers(nn.Module):
         return vectors
 
 
+class Center(nn.Module):
+    """Subtracts a mean and principal components: `(I − VᵀV)(v − μ)`, a linear layer that is fitted, not trained.
+
+    With components: "All-but-the-Top: Simple and Effective Postprocessing for Word Representations" (arXiv 1702.01417).
+    Without: centring alone, the first step of "Whitening Sentence Representations for Better Semantics and Faster
+    Retrieval" (arXiv 2103.15316), which also scales the components.
+
+    Args:
+        width: width of a pooled vector.
+        components: number of components.
+    """
+
+    mean: Tensor
+    components: Tensor
+
+    def __init__(self, width: int, components: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("components", torch.zeros(components, width))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return vectors `(…, width)` without mean and components, float32."""
+        with full_float32(vectors.device.type):
+            vectors = vectors.float() - self.mean
+            return vectors - (vectors @ self.components.T) @ self.components
+
+    def as_linear(self) -> tuple[Tensor, Tensor]:
+        """Return weight `(width, width)` and bias `(width,)`, float32, of the same layer as `W v + b`."""
+        components = self.components.double()
+        weight = torch.eye(len(self.mean), dtype=torch.float64, device=self.mean.device) - components.T @ components
+        return weight.float(), (-weight @ self.mean.double()).float()
+
+
 def orthogonal(rows: int, columns: int, *, seed: int) -> Tensor:
     """Return a float32 matrix whose columns, or rows if these are fewer, are orthonormal."""
     return nn.init.orthogonal_(torch.empty(rows, columns), generator=torch.Generator().manual_seed(seed))

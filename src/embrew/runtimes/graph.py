@@ -86,7 +86,7 @@ class LabelledGraph(nn.Module):
         self.model = with_configuration(model, is_causal=encoder.attention.is_causal is not False)
         self.attention = encoder.attention
         self.pooling = encoder.pooling
-        self.head = copy.deepcopy(encoder.head)
+        self.head, self.center = copy.deepcopy(encoder.head), copy.deepcopy(encoder.center)
         self.slots = encoder.pooled_dimensions // (
             encoder.pooling.projection or encoder.backbone.hidden_size
         )  # concatenated
@@ -110,8 +110,10 @@ class LabelledGraph(nn.Module):
             use_cache=False,
         ).last_hidden_state
         if self.pooling.mode == "concat":
-            return self._concatenated(states if self.head is None else self.head(states), tokens)
-        return embed(self.head, self.pooling, states, tokens)
+            vectors = self._concatenated(states if self.head is None else self.head(states), tokens)
+        else:
+            vectors = embed(self.head, self.pooling, states, tokens)
+        return vectors if self.center is None else self.center(vectors)
 
     def _seen(self, tokens: Tokens) -> Tokens:
         """Return what the mask is made of; under causal attention one row for all, since no text reads padding."""

@@ -152,6 +152,8 @@ def _template(encoder: Encoder) -> str | None:
 
 def _vectors(encoder: Encoder) -> str | None:
     pooling, width = encoder.pooling, encoder.backbone.hidden_size
+    if encoder.center is not None:
+        return f"a mean is subtracted from its vectors (pooling.center), which a GGUF file cannot hold; {INSTEAD}"
     if encoder.head is not None:
         if pooling.dense:
             return f"its vectors pass through dense layers after they are pooled; {INSTEAD}"

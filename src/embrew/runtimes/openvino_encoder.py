@@ -240,7 +240,9 @@ class OpenVINOEncoder(Encoder):
         labelled: bool = False,
     ) -> None:
         self._dimensions = program.dimensions
-        pooling = replace(settings.pooling, latents=None, heads=None, head_width=None, projection=None, dense=None)
+        pooling = replace(
+            settings.pooling.uncentered, latents=None, heads=None, head_width=None, projection=None, dense=None
+        )
         text_settings = settings.replace(demonstrations=None, pooling=pooling)  # trained parts are in the graph
         super().__init__(shape, tokenizer, Base.from_dict(origin.described["base"]), text_settings)  # type: ignore[arg-type]
         self.program, self.origin, self.labelled, self.in_bfloat16 = program, origin, labelled, program.bfloat16

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from embrew.encoder import Encoder
@@ -21,7 +21,7 @@ from embrew.runtimes.stock_folder import pools_every_token, pools_last_token, st
 from embrew.runtimes.tei import misread_by_tei
 from embrew.runtimes.vllm import misread_by_vllm
 from embrew.settings.encoder import MODES
-from embrew.stock import open_stock
+from embrew.stock import dense_module, open_stock
 from embrew.storage.parts import check_tokenizer, write_tokenizer
 from embrew.text_encoder import TextEncoder
 
@@ -87,11 +87,16 @@ def _pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: 
 
     width, pooling = encoder.backbone.hidden_size, encoder.pooling
     keep = encoder.get_embedding_dimension()
-    layers = _dense(encoder)
-    multiplied = not layers and (encoder.head is not None or keep < width)
+    multiplied = isinstance(encoder.head, Projection) or (
+        keep < width and encoder.head is None and encoder.center is None
+    )
     if pools_every_token(encoder) or pools_last_token(encoder):
         mode = "lasttoken" if pools_last_token(encoder) else MODES[pooling.mode].stock
-        return [Pooling(width, mode), *([_product(encoder)] if multiplied else layers)]
+        return [
+            Pooling(width, mode),
+            *([_product(encoder)] if multiplied else []),
+            *_dense(encoder, encoder.backbone.dtype),
+        ]
     size = len(tokenizer)
     vocabulary = tokenizer.convert_ids_to_tokens(list(range(size)))
     vocabulary = [f"<unused_{i}>" if token is None else token for i, token in enumerate(vocabulary)]
@@ -104,31 +109,29 @@ def _pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: 
         weights, other = {vocabulary[ids.get(i, i)]: 0.0 for i in added}, 1.0
     words = WordWeights(vocabulary, weights, unknown_word_weight=other)
     # of tokens, not of their mean: that one is float32, whatever the model's dtype
-    shorter = [_product(encoder, feature="token_embeddings")] if multiplied else []
-    return [*shorter, words.requires_grad_(False), Pooling(keep if shorter else width, "mean"), *layers]
+    shorter: list[Any] = [_product(encoder, feature="token_embeddings")] if multiplied else []
+    if shorter:
+        width = shorter[0].out_features
+    return [*shorter, words.requires_grad_(False), Pooling(width, "mean"), *_dense(encoder, torch.float32)]
 
 
-def _dense(encoder: Encoder) -> list[nn.Module]:
-    """Return stock modules for the layers on the pooled vector; the last one has the leading dimensions only."""
-    from sentence_transformers.base.modules import Dense
+def _dense(encoder: Encoder, dtype: torch.dtype) -> list[nn.Module]:
+    """Return stock modules for the layers on the pooled vector; the last one has the leading dimensions only.
 
-    head, keep, modules = encoder.head, encoder.get_embedding_dimension(), list[nn.Module]()
-    if not isinstance(head, DenseLayers):
-        return modules
-    for number, (linear, activation) in enumerate(head.layers, start=1):
-        rows = keep if number == len(head.layers) else linear.out_features
-        weight, bias = linear.weight.detach()[:rows], None if linear.bias is None else linear.bias.detach()[:rows]
-        modules.append(
-            Dense(
-                linear.in_features,
-                rows,
-                bias=bias is not None,
-                activation_function=activation,
-                init_weight=weight.to(encoder.backbone.dtype),
-                init_bias=None if bias is None else bias.to(encoder.backbone.dtype),
-            ).requires_grad_(False)
-        )
-    return modules
+    Args:
+        encoder: the encoder.
+        dtype: dtype of the pooled vector.
+    """
+    head, keep = encoder.head, encoder.get_embedding_dimension()
+    layers: list[tuple[Tensor, Tensor | None, nn.Module]] = []
+    if isinstance(head, DenseLayers):
+        layers += [(linear.weight, linear.bias, activation) for linear, activation in head.layers]
+    if encoder.center is not None:
+        layers.append((*encoder.center.as_linear(), nn.Identity()))
+    if layers:
+        weight, bias, activation = layers[-1]
+        layers[-1] = weight[:keep], None if bias is None else bias[:keep], activation
+    return [dense_module(weight, bias, activation, dtype) for weight, bias, activation in layers]
 
 
 def _product(encoder: Encoder, *, feature: str = "sentence_embedding") -> nn.Module:
@@ -147,10 +150,10 @@ def _product(encoder: Encoder, *, feature: str = "sentence_embedding") -> nn.Mod
     width, keep = encoder.backbone.hidden_size, encoder.get_embedding_dimension()
     matrix = torch.eye(keep, width, device=encoder.device)
     if isinstance(encoder.head, Projection):
-        matrix = encoder.head.weight.detach()[:keep].clone()
+        matrix = encoder.head.weight.detach()[: None if encoder.center else keep].clone()
     dense = Dense(
         width,
-        keep,
+        len(matrix),
         bias=False,
         activation_function=nn.Identity(),
         init_weight=matrix.to(encoder.backbone.dtype),

@@ -101,6 +101,8 @@ def pools_every_token(encoder: Encoder) -> bool:
 def pooling_refused(encoder: Encoder) -> str | None:
     """Return why a server that pools over every token cannot pool as the encoder does; None: it can."""
     pooling, number = encoder.pooling, len(encoder.template.memory_ids)
+    if encoder.center is not None:
+        return "a mean is subtracted from its vectors (pooling.center), with which this server was not checked"
     if any(layer.bias or layer.activation != "identity" for layer in pooling.dense or ()):
         return "its layers after pooling have a bias or an activation, with which this server was not checked"
     if pools_last_token(encoder):

@@ -232,8 +232,10 @@ class ServedEncoder:
         if options.prompt and not any("{instruction}" in template.pattern for template in self.encoder.templates):
             reason = "this model's template has no place for a prompt, and would ignore it; leave it out"
             raise ApiError(400, f"prompt: {reason}", param="prompt", code="not_offered")
-        if depth is not None and (depth > layers or (self.converted and depth < layers)):
+        whole = self.converted or self.encoder.center is not None
+        if depth is not None and (depth > layers or (whole and depth < layers)):
             runs = "OpenVINO runs all" if self.converted else "this model has"
+            runs = "the mean that this model subtracts is that of its" if whole and not self.converted else runs
             raise ApiError(400, f"num_layers={depth}; {runs} {layers} layers", param="num_layers")
         if options.states and (self.converted or len(self.encoder.templates) > 1):
             reason = "OpenVINO computes pooled vectors only" if self.converted else "this model has several templates"

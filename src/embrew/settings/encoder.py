@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
@@ -88,6 +88,8 @@ class Pooling:
         head_width: width of one of its heads; None: that of a state.
         projection: dimensions after a learned linear layer before pooling; None: no such layer.
         dense: layers after pooling, in order, those of a Sentence-Transformers model; None: there are none.
+        center: subtract the mean of training texts' vectors, after all layers and before truncation (`Center`).
+        components: with `center`, number of their first principal components that are subtracted too; None: none.
     """
 
     mode: PoolingMode
@@ -98,6 +100,8 @@ class Pooling:
     head_width: Count | None = None
     projection: Count | None = None
     dense: tuple[Dense, ...] | None = None
+    center: StrictBool | None = None
+    components: Annotated[int, Field(ge=0, strict=True)] | None = None
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
@@ -114,6 +118,10 @@ class Pooling:
             object.__setattr__(self, "dense", tuple(layers) or None)
         if self.dense and self.mode == "concat":
             raise ValueError("pooling.dense takes one vector of a state's width; leave out dense, or mode: concat")
+        if self.components and not self.center:
+            raise ValueError(f"pooling.components={self.components} are subtracted after a mean; set center: true too")
+        for name in ("center", "components"):  # one form of settings that are equal
+            object.__setattr__(self, name, getattr(self, name) or None)
         only = MODES[self.mode].over
         if only is not None and self.over != only:
             raise ValueError(
@@ -130,6 +138,11 @@ class Pooling:
         if self.mode == "concat":
             width *= memory_tokens if self.slots is None else len(set(self.slots))
         return self.dense[-1].dimensions if self.dense else width
+
+    @property
+    def uncentered(self) -> Pooling:
+        """The same pooling without `center`."""
+        return replace(self, center=None, components=None)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings that are set, for JSON."""
@@ -292,9 +305,13 @@ class EncoderSettings(Config):
     space: str | None = None
 
     @model_validator(mode="after")
-    def _vectors_fit_into_prompts(self) -> Self:
+    def _vectors_fit(self) -> Self:
         if self.demonstrations is not None and self.demonstrations.projects and self.pooling.projection is not None:
             raise ValueError("pooling.projection and demonstrations as vectors, which need a state's width; choose one")
+        if self.demonstrations is not None and self.demonstrations.projects and self.pooling.center:
+            raise ValueError("pooling.center and demonstrations as vectors, which were trained uncentred; choose one")
+        if self.space is not None and self.pooling.center:
+            raise ValueError("pooling.center: its queries are compared with another model's documents; centre that one")
         return self
 
     @classmethod
@@ -345,6 +362,11 @@ class EncoderSettings(Config):
         """Return each setting in which `other` differs, with both values."""
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in EncoderSettings.model_fields}
         return {name: (plain(ours), plain(theirs)) for name, (ours, theirs) in pairs.items() if ours != theirs}
+
+    @property
+    def uncentered(self) -> Self:
+        """The same settings without `pooling.center`."""
+        return self.replace(pooling=self.pooling.uncentered) if self.pooling.center else self
 
     @property
     def templates(self) -> list[str]:

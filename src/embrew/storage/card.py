@@ -182,11 +182,18 @@ def _what_it_is(encoder: EncoderModule, longest: str) -> str:
         f"- template: `{described['template']!r}`\n"
         f"- attention: {encoder.attention.mode}{_causal_layers(encoder)}\n"
         f"- pooling: {encoder.pooling.mode} over {encoder.pooling.over}\n"
+        + (f"- centre: {_center(encoder)}\n" if encoder.center is not None else "")
         + (f"- layers: the first {encoder.num_layers} of the base's\n" if encoder.num_layers else "")
         + (f"- memory tokens: {number}, added automatically\n" if memory else "")
         + f"- longest text in tokens: {longest}\n"
         f"- vectors: {'unit length' if encoder.normalize else 'not normalised'}, compared by cosine\n"
     )
+
+
+def _center(encoder: EncoderModule) -> str:
+    components = encoder.pooling.components
+    rest = "" if components is None else f", and their first {components} principal components, are subtracted"
+    return f"the mean of training texts' vectors{rest or ' is subtracted'}, before normalisation"
 
 
 def _causal_layers(encoder: EncoderModule) -> str:

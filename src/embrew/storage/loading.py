@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 SETTINGS, CARD_FACTS = "embrew.json", "training.json"
 PARTS = {  # trained in addition to the language model
     "head": "head.safetensors",
+    "center": "center.safetensors",
     "demonstrator": "demonstrations.safetensors",
     "memory": "memory.safetensors",  # learned tokens: those of the memory, and of the soft prompt
 }
@@ -60,8 +61,8 @@ REQUIRED_KEYS = ("base", "adapters", "active_adapter", "full_weights", "steps", 
 
 
 def trained_parts(encoder: EncoderModule) -> dict[str, dict[str, Tensor]]:
-    """Return tensors trained in addition to the language model, on the CPU, by the names of `PARTS`."""
-    modules = {"head": encoder.head, "demonstrator": encoder.demonstrator}
+    """Return tensors trained, or fitted, in addition to the language model, on the CPU, by the names of `PARTS`."""
+    modules = {"head": encoder.head, "center": encoder.center, "demonstrator": encoder.demonstrator}
     parts = {part: module.state_dict() for part, module in modules.items() if module is not None}
     parts["memory"] = dict(encoder.backbone.learned)
     return {

@@ -8,8 +8,9 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
@@ -17,9 +18,11 @@ from torch import Tensor
 
 from embrew.data.fingerprints import set_aside
 from embrew.data.mixing import MixedOrder
+from embrew.distributed import from_main_process
 from embrew.encoder import Encoder
 from embrew.files.names import check_path_known
 from embrew.methods.base import DataRow
+from embrew.model.center import Groups, centered, check_components, fit_encoder, grouped, with_fit
 from embrew.model.encoder_module import CardFacts
 from embrew.recipe import Recipe, build
 from embrew.storage.base_model import EMULATED, supports_natively
@@ -34,6 +37,7 @@ from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
+MOST_CENTERED = 4096  # rows whose texts `pooling.center` is computed of
 COMPUTED = "computed"  # folder of cached values, such as a reference model's, in the work folder of a stage
 
 
@@ -62,6 +66,7 @@ class Run:
         compute_dtypes: dtype of the matrix products of each stage, by its name.
         results: content of `run.json`.
         sharded: whether weights are sharded over several processes (FSDP2).
+        center_texts: texts that the mean of `pooling.center` is computed of: of rows at equal distances.
         start_facts: card facts of the encoder that training starts from, if it was trained before.
     """
 
@@ -82,6 +87,7 @@ class Run:
         self.work_folders = [folder / f"{stage.name}.work" for stage in recipe.stages]
         self.start = None if start is None else final_stage(Path(start))
         self.start_facts: CardFacts | None = None
+        self.center_texts: Groups = {}
         self.settings = StageSettings(recipe, folder, self.start)
         self.compute_dtypes = self.settings.compute_dtypes(len(recipe.stages) - 1)
         self.process = PartialState(cpu=not torch.accelerator.is_available())
@@ -177,6 +183,11 @@ class Run:
             objective.check_rows(rows)
         except ValueError as error:
             raise ValueError(f"stage {stage.name}: {error}") from None
+        if self.centers(index):
+            chosen = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), MOST_CENTERED)).astype(int))
+            self.center_texts = grouped(chosen)
+            count = sum(map(len, self.center_texts.values()))
+            check_components(self.components, count, encoder.pooled_dimensions)
         order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
         if args.dataloader_drop_last:
             build.check_fills_batch(stage, len(rows), args.per_device_train_batch_size * self.process.num_processes)
@@ -234,6 +245,27 @@ class Run:
         encoder.backbone.zero_grad(set_to_none=True)
         encoder.eval()
 
+    def centers(self, index: int) -> bool:
+        """Return whether the encoder is centred after a stage (`pooling.center`): after the last one."""
+        return bool(self.recipe.encoder.pooling.center) and index + 1 == len(self.recipe.stages)
+
+    @property
+    def components(self) -> int:
+        """Number of components that are subtracted with the mean."""
+        return self.recipe.encoder.pooling.components or 0
+
+    def center(self, index: int, encoder: Encoder | None) -> Encoder | None:
+        """Return the encoder of a stage, centred where the recipe says so; the main process computes the mean.
+
+        Args:
+            index: index of the stage.
+            encoder: its encoder; None in a process that held only shards of its weights, which is not the main one.
+        """
+        if not self.centers(index):
+            return encoder
+        fitted = from_main_process(lambda: fit_encoder(cast(Encoder, encoder), self.center_texts, self.components))
+        return None if encoder is None else with_fit(encoder, fitted)
+
     def save(self, index: int, encoder: Encoder, settings: dict[str, Any], steps: int) -> None:
         """Save the encoder of a stage, which was trained for `steps` in it, and those of `training.keep`."""
         self.results.write()  # before the stage's folder, which marks it as finished
@@ -269,7 +301,10 @@ class Run:
             encoder.steps = total - steps + number
             encoder.card_facts = without_scores(record)
             folder = self.folders[index].with_name(f"{name}{checkpoints.STEP_SUFFIX}{number}")
-            encoder.save_pretrained(
+            kept = encoder
+            if encoder.center is not None:
+                kept = centered(encoder, self.center_texts, self.components)
+            kept.save_pretrained(
                 folder, overwrite=self.resume, verify=self.verify, recipe=self.recipe.public().to_yaml()
             )
         checkpoints.load_trained(step, tensors)

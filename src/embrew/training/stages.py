@@ -129,7 +129,11 @@ def train_stage(run: Run, index: int, announce: Announce | None = None) -> Encod
         trained = run.reopen(index, tensors)
     if trained is not None:
         run.finish(index, trained, steps)
+    trained = run.center(index, trained)
+    if trained is not None:
         run.results.score_trained(stage.name, trained, evaluation, curve, gap, steps)
+        if evaluation is not None and trained.center is not None:
+            run.results.score(stage.name, trained)  # those within the stage are of uncentred vectors
         if run.process.is_main_process:
             run.save(index, trained, settings, steps)
     run.wait_until_saved(index)

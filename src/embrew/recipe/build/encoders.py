@@ -13,6 +13,7 @@ from transformers import set_seed
 from embrew.encoder import Encoder
 from embrew.methods import Objective
 from embrew.model.attention import Attention
+from embrew.model.center import NO_TEXTS, uncentered
 from embrew.model.kernels import use_own_sdpa
 from embrew.model.weights import cast_weights, train_in_float32
 from embrew.recipe.recipe import Recipe
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 def encoder(recipe: Recipe, *, device: str | torch.device | None = None) -> Encoder:
     """Return the untrained encoder of a recipe; if the recipe has stages, with a new LoRA attached."""
     config = recipe.encoder
+    if config.pooling.center and not recipe.stages:
+        raise ValueError(f"encoder.pooling.center without stages: {NO_TEXTS}")
     if config.variants is not None:
         raise ValueError("encoder.variants goes with evaluate, encode, search and data mine; leave it out here")
     built = Encoder.from_pretrained(
@@ -41,7 +44,7 @@ def encoder(recipe: Recipe, *, device: str | torch.device | None = None) -> Enco
         trust_remote_code=config.trust_remote_code,
         seed=recipe.seed,
         quantization=config.quantization,
-        settings=config.settings,
+        settings=config.settings.uncentered,
     )
     if recipe.stages:
         if built.settings.words_after == "joined":
@@ -59,7 +62,7 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
     """Raise if a trained encoder, from which a recipe starts, has other settings for texts than the recipe."""
     config = recipe.encoder
     learned_ids = {"memory_tokens": opened.backbone.memory_ids, "soft_prompt_tokens": opened.backbone.soft_prompt_ids}
-    settings_pairs = config.settings.differences(opened.settings)
+    settings_pairs = config.settings.uncentered.differences(opened.settings)
     settings_pairs |= {key: (getattr(config, key) or 0, len(ids)) for key, ids in learned_ids.items()}
     quantization = opened.base.quantization if opened.backbone.is_quantized else None
     settings_pairs["quantization"] = (
@@ -99,6 +102,9 @@ def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device:
         merge_adapter=recipe.stages[index].adapter == "merge",
         trust_remote_code=recipe.encoder.trust_remote_code,
     )
+    if opened.center is not None:
+        logger.info("%s  the mean that it subtracts (pooling.center) is left out of training", source)
+        opened = uncentered(opened)
     if opened.base.kind == "folder" and opened.base_folder is None:  # all its weights are trained
         opened.base_folder = Path(known_name(recipe.encoder.model))
     if not index:
