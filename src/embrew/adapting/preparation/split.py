@@ -210,6 +210,11 @@ def last_passages(
     return list(several[len(several) - round(share * len(several)) :])
 
 
+def first_sentences(passages: Iterable[Document], *, held_out: bool = False) -> list[QA]:
+    """Return `cloze_pair` of each passage that is long enough: what replaces questions where no model writes them."""
+    return [pair for pair in map(cloze_pair, passages) if pair]
+
+
 def cloze_pair(passage: Document) -> QA | None:
     """Return a passage's first sentence as a question and the rest as its answer; None if the passage is too short.
 
