@@ -9,11 +9,12 @@ A question is rejected for the first of these reasons.
 | `copy` | five or more words, and more than `COPIED` of all its words, stand in its passage in one row |
 | `language` | its letters are mostly of another script, or more of its words are stop words of another language |
 | `duplicate` | an earlier question that passes the rules above has the same words |
-| `not found` | its passage is not among the first ten of the search |
+| `not found` | its passage is not among the first ten of the search; of fewer than 100 passages, the first tenth |
 """
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ from embrew.progress import is_chosen
 from embrew.ranking import top
 from embrew.text_encoder import TextEncoder, encode_options, unit_vectors
 
-DEPTH = 10  # ranks of a search in which a question has to find its passage
+DEPTH, DEPTH_SHARE = 10, 10  # ranks in which a question has to find its passage: this many, or one in ten of few
 COPIED, COPY_WORDS = (
     0.6,
     5,
@@ -82,7 +83,7 @@ class Question:
         text: the question.
         passage: number of its passage.
         reason: why it is rejected; None: it is kept.
-        rank: rank of its passage in the search, from 1; None: below the first ten, or not searched.
+        rank: rank of its passage in the search, from 1; None: not found, or not searched.
         score: score of its passage there.
     """
 
@@ -120,10 +121,11 @@ def _searched(questions: Sequence[Question], passages: Sequence[str], search: Se
     """Yield the questions with rank and score; a passage with the same text is as good."""
     keys = [normalised(passage) for passage in passages]
     to_search = [question for question in questions if question.reason is None]
+    depth = min(DEPTH, math.ceil(len(passages) / DEPTH_SHARE))
     found: dict[str, tuple[int | None, float | None]] = {}
     for start in range(0, len(to_search), QUERIES):
         batch = to_search[start : start + QUERIES]
-        scores, rows = search.top([question.text for question in batch], DEPTH)
+        scores, rows = search.top([question.text for question in batch], depth)
         for question, own_scores, own_rows in zip(batch, scores.tolist(), rows.tolist(), strict=True):
             ranks = [
                 (rank, score)

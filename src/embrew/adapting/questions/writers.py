@@ -208,9 +208,14 @@ def _chat_frame(encoder: Encoder) -> tuple[list[int], list[int]]:
 
 
 def _example_frame(encoder: Encoder) -> tuple[list[int], list[int]]:
-    """Return the tokens before and after a passage, with examples before it."""
-    examples = "".join(f"Passage: {passage}\nQuestion: {question}\n\n" for passage, question in EXAMPLES)
-    return encoder.template.words(f"{examples}Passage: "), encoder.template.after_text("\nQuestion:")
+    """Return the tokens before and after a passage, with as many examples before it as half the positions hold."""
+    examples = [f"Passage: {passage}\nQuestion: {question}\n\n" for passage, question in EXAMPLES]
+    after = encoder.template.after_text("\nQuestion:")
+    while True:
+        before = encoder.template.words("".join([*examples, "Passage: "]))
+        if not examples or len(before) + len(after) <= encoder.max_length["query"] // 2:
+            return before, after
+        examples.pop()
 
 
 class ServerWriter:
