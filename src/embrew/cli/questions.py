@@ -51,7 +51,7 @@ def questions(
         dry_run: Write the questions of 16 passages, show the time of all, and stop.
         overwrite: Replace OUTPUT if it exists.
     """
-    loading(writer)
+    loading("the writer")
     from embrew.adapting.questions import write_questions
 
     with stopping(lambda: "what was written is kept; the same command resumes"):

@@ -12,16 +12,15 @@ from typing import Any, TypedDict
 from embrew.adapting.preparation.prepare import check_same_settings
 from embrew.adapting.preparation.sources import data_source, documents_of_source, split_into_passages
 from embrew.adapting.questions.rules import Question, Searcher, VectorSearch, check_questions, rejections
-from embrew.adapting.questions.teacher import with_margins
-from embrew.adapting.questions.writers import MAX_NEW_TOKENS, SAMPLING, Writer, Written, open_writer
+from embrew.adapting.questions.teacher import check_teacher, with_margins
+from embrew.adapting.questions.writers import MAX_NEW_TOKENS, SAMPLING, Writer, Written, open_writer, public_writer
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 from embrew.data.formats import read_file
 from embrew.files.checksums import digest_of, sealed
-from embrew.files.names import public_path
 from embrew.files.reading import BrokenFile, content_of, read_json
 from embrew.files.writing import check_absent, claimed, write_json, write_jsonl
-from embrew.opening import open_model
+from embrew.opening import is_bare, no_pooling, open_model
 from embrew.progress import progress
 from embrew.ranking import BM25, sample_in_order
 
@@ -95,6 +94,10 @@ def write_questions(
     target = Path(output)
     if not (overwrite or dry_run):
         check_absent(target)
+    if check != "bm25" and is_bare(check):
+        raise no_pooling(check)
+    if teacher is not None:
+        check_teacher(teacher, miner=None if check == "bm25" else check)
     passages = passages_of(documents, max_chars=max_chars)
     for_questions = sample_in_order([p for p in passages if can_have_questions(p)], max_passages, seed=seed)
     if not for_questions:
@@ -193,7 +196,7 @@ class Job:
         """
         texts = [passage.content for passage in passages]
         settings = {
-            "writer": public_path(self.writer), "per_passage": self.per_passage, "seed": self.seed,
+            "writer": public_writer(self.writer), "per_passage": self.per_passage, "seed": self.seed,
             "passages": digest_of(texts), "sampling": {**SAMPLING, "max_new_tokens": MAX_NEW_TOKENS}, "block": BLOCK,
         }  # fmt: skip
         blocks = {self.folder / f"{i // BLOCK:06d}.jsonl": texts[i : i + BLOCK] for i in range(0, len(texts), BLOCK)}
@@ -277,7 +280,7 @@ class QuestionMaker:
     @property
     def public(self) -> dict[str, Any]:
         """What a manifest holds of it."""
-        return {"writer": public_path(self.writer), "per_passage": self.per_passage, "most": self.most}
+        return {"writer": public_writer(self.writer), "per_passage": self.per_passage, "most": self.most}
 
     def __call__(self, passages: Sequence[Document], *, held_out: bool) -> list[QA]:
         """Return kept questions with their passages as answers.

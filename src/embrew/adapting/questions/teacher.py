@@ -41,11 +41,7 @@ def with_margins(
     Raises:
         ValueError: nothing mines: a cross-encoder without a miner.
     """
-    crossed = is_cross_encoder(teacher)
-    if crossed and miner is None:
-        raise ValueError(
-            f"{teacher} is a cross-encoder, which mines no negatives; give an embedding model as check, too"
-        )
+    crossed = check_teacher(teacher, miner=miner)
     encoder: Any = open_model(teacher if miner is None else miner)
     columns = {column: [row[column] for row in rows] for column in ("query", "positive")}
     by_pair = {}
@@ -73,6 +69,16 @@ def with_margins(
         {**row, "scores": scores[end - len(texts) : end]}
         for row, texts, end in zip(found, documents, ends, strict=True)
     ]
+
+
+def check_teacher(teacher: str, *, miner: str | None) -> bool:
+    """Return whether a teacher is a cross-encoder; raise if nothing would mine negatives for it."""
+    crossed = is_cross_encoder(teacher)
+    if crossed and miner is None:
+        raise ValueError(
+            f"{teacher} is a cross-encoder, which mines no negatives; give an embedding model as check, too"
+        )
+    return crossed
 
 
 def is_cross_encoder(name: str) -> bool:

@@ -87,6 +87,17 @@ class Writer(Protocol):
         """Return up to `count` questions of each passage."""
 
 
+def public_writer(name: str) -> str:
+    """Return the name of a writer as files hold it.
+
+    Raises:
+        ValueError: an address with a user or a password.
+    """
+    if "://" in name and "@" in urlsplit(name).netloc:
+        raise ValueError(f"the writer's address holds a user or a password; give its key in the variable {KEY}")
+    return public_path(name)
+
+
 def open_writer(name: str) -> Writer:
     """Open a writer.
 
@@ -119,11 +130,11 @@ class LocalWriter:
     """
 
     def __init__(self, encoder: Encoder, name: str, *, frame: tuple[list[int], list[int]] | None, limit: int) -> None:
+        check_can_generate(encoder, "text")
         if limit < LEAST_ROOM:
             raise ValueError(
                 f"{name} has room for {limit} tokens of a passage; give a writer with {LEAST_ROOM} or more"
             )
-        check_can_generate(encoder, "text")
         self.encoder, self.name, self.frame, self.limit = encoder.eval(), public_path(name), frame, limit
         self.identity = encoder.weights_hash()
 
