@@ -30,6 +30,7 @@ from embrew.adapting.questions.rules import check_questions, is_copy, longest_ro
 from embrew.adapting.questions.writers import ASK, Written, open_writer, questions_in
 from embrew.cli import app
 from embrew.data.beir import read_beir
+from embrew.files.reading import BrokenFile
 from embrew.ranking import BM25
 from tests.adapting.test_prepare import words as words_of_case
 from tests.conftest import ENCODER_SIZES
@@ -147,13 +148,17 @@ def test_a_killed_job_writes_what_an_unkilled_one_does(docs, model_folder, tmp_p
             os._exit(0)
     assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
     folder = tmp_path / "killed.written"
-    assert sorted(file.name for file in folder.glob("0*")) == ["000000.jsonl", "000001.jsonl"]
+    assert sorted(file.name for file in folder.glob("0*")) == ["000000.json", "000001.json"]
     assert not (tmp_path / "killed.jsonl").exists()
     with pytest.raises(FileExistsError, match=r"other files or settings \(seed\)"):
         write_questions(docs, tmp_path / "killed.jsonl", **{**given, "seed": 4})
     write_questions(docs, tmp_path / "killed.jsonl", **given)
-    for suffix in ("jsonl", "checked.jsonl", "written/000003.jsonl", "written/settings.json"):
+    for suffix in ("jsonl", "checked.jsonl", "written/000003.json", "written/settings.json"):
         assert (tmp_path / f"killed.{suffix}").read_bytes() == (tmp_path / f"whole.{suffix}").read_bytes()
+    block = tmp_path / "killed.written" / "000002.json"
+    block.write_text(block.read_text().replace("true", "false").replace('"text": "', '"text": "x'))
+    with pytest.raises(BrokenFile, match=r"000002\.json"):
+        write_questions(docs, tmp_path / "killed.jsonl", overwrite=True, **given)
     # checked again, nothing is written
     monkeypatch.setattr(job, "open_writer", lambda _: pytest.fail("opened"))
     with pytest.raises(FileExistsError, match="exists already"):
@@ -298,6 +303,9 @@ def test_a_server_writes(docs, server, tmp_path, monkeypatch, caplog):
         write_questions(docs, tmp_path / "other.jsonl", writer=f"{server}/v9#x".replace("127.0.0.1", "localhost:1"))
     with pytest.raises(ValueError, match="unencrypted; give an https address"):
         open_writer("http://example.org/v1#x")
+    with pytest.raises(ValueError, match="holds a user or a password") as raised:
+        write_questions(docs, tmp_path / "other.jsonl", writer="https://me:hidden@example.org/v1#x")
+    assert "hidden" not in str(raised.value)
 
 
 # ---- the command, adapt and the teacher

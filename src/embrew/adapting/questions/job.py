@@ -16,7 +16,6 @@ from embrew.adapting.questions.teacher import check_teacher, with_margins
 from embrew.adapting.questions.writers import MAX_NEW_TOKENS, SAMPLING, Writer, Written, open_writer, public_writer
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
-from embrew.data.formats import read_file
 from embrew.files.checksums import digest_of, sealed
 from embrew.files.reading import BrokenFile, content_of, read_json
 from embrew.files.writing import check_absent, claimed, write_json, write_jsonl
@@ -111,6 +110,8 @@ def write_questions(
     questions = check_questions(texts, written, search_by(check, texts))
     kept = [question for question in questions if question.reason is None]
     rows = [_pair(question, searched[question.passage]) for question in kept]
+    if not kept:
+        logger.warning("no question is kept; give a larger writer, or see why: %s", rejections(questions))
     if not dry_run:
         job.write_checked(questions, searched)
         if teacher is not None:
@@ -199,7 +200,7 @@ class Job:
             "writer": public_writer(self.writer), "per_passage": self.per_passage, "seed": self.seed,
             "passages": digest_of(texts), "sampling": {**SAMPLING, "max_new_tokens": MAX_NEW_TOKENS}, "block": BLOCK,
         }  # fmt: skip
-        blocks = {self.folder / f"{i // BLOCK:06d}.jsonl": texts[i : i + BLOCK] for i in range(0, len(texts), BLOCK)}
+        blocks = {self.folder / f"{i // BLOCK:06d}.json": texts[i : i + BLOCK] for i in range(0, len(texts), BLOCK)}
         with claimed(self.folder, "writing questions into"):
             earlier = None
             if (self.folder / SETTINGS).is_file():
@@ -242,7 +243,8 @@ class Job:
             for file in missing:
                 began = time.perf_counter()
                 written = writer.write(blocks[file], self.per_passage, seed=self.seed)
-                write_jsonl(file, ({"questions": [question._asdict() for question in qs]} for qs in written))
+                values = [[question._asdict() for question in of_passage] for of_passage in written]
+                write_json(file, sealed({"questions": values}))
                 bar.update(len(written))
                 if minutes is None:
                     size = sum(map(writer.tokens, blocks[file])) + len(written) * self.per_passage * MAX_NEW_TOKENS / 2
@@ -304,8 +306,9 @@ class QuestionMaker:
 
 def _read_block(file: Path, count: int) -> list[list[Written]]:
     """Return the questions of a block's passages."""
+    values = read_json(file, keys=("questions",), repair=REPAIR, sealed=True)["questions"]
     with content_of(file, repair=REPAIR):
-        rows = [[Written(**question) for question in record.values["questions"]] for record in read_file(file)]
+        rows = [[Written(**question) for question in of_passage] for of_passage in values]
     if len(rows) != count:
         raise BrokenFile(f"{file} holds questions of {len(rows)} passages, not of {count}; {REPAIR}")
     return rows
