@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from embrew.adapting.preparation.prepare import check_same_settings
+from embrew.adapting.preparation.prepare import MAX_MADE_QUESTIONS, check_same_settings
 from embrew.adapting.preparation.sources import data_source, documents_of_source, split_into_passages
 from embrew.adapting.questions.rules import Question, Searcher, VectorSearch, check_questions, rejections
 from embrew.adapting.questions.teacher import check_teacher, with_margins
@@ -291,7 +291,8 @@ class QuestionMaker:
         is scored on them, finds.
         """
         able = [passage for passage in passages if can_have_questions(passage)]
-        chosen = sample_in_order(able, self.most, seed=self.seed)
+        most = min(self.most, 2 * MAX_MADE_QUESTIONS) if held_out else self.most
+        chosen = sample_in_order(able, most, seed=self.seed)
         name, per_passage = ("held-out", 1) if held_out else ("train", self.per_passage)
         job = Job(base=self.folder / name, writer=self.writer, per_passage=per_passage, seed=self.seed)
         written, _ = job.write(chosen)

@@ -72,13 +72,15 @@ class Writer(Protocol):
 
     Attributes:
         name: public name.
-        identity: hash of what decides its questions, or of its name.
-        limit: number of tokens of a passage that it reads; None: unknown.
+        identity: hash of what decides its questions; of a server, its name.
     """
 
     name: str
     identity: str
-    limit: int | None
+
+    @property
+    def limit(self) -> int | None:
+        """Number of tokens of a passage that it reads; None: unknown."""
 
     def tokens(self, passage: str) -> int:
         """Return the number of tokens of a passage; of a server, an estimate."""
@@ -135,7 +137,8 @@ class LocalWriter:
             raise ValueError(
                 f"{name} has room for {limit} tokens of a passage; give a writer with {LEAST_ROOM} or more"
             )
-        self.encoder, self.name, self.frame, self.limit = encoder.eval(), public_path(name), frame, limit
+        self.encoder, self.name, self.frame = encoder.eval(), public_path(name), frame
+        self.limit: int | None = limit
         self.identity = encoder.weights_hash()
 
     @classmethod
@@ -242,7 +245,7 @@ class ServerWriter:
         ValueError: a key would be sent without encryption; or the server does not answer.
     """
 
-    limit = None
+    limit: int | None = None
 
     def __init__(self, url: str) -> None:
         address, _, model = url.partition("#")
