@@ -1,6 +1,6 @@
 """Split pairs and documents into training and held-out parts that have nothing in common.
 
-Without pairs, or with few, first sentences of passages are questions (inverse cloze task).
+Without pairs, or with few, and without a writer, first sentences of passages are questions (inverse cloze task).
 """
 
 from __future__ import annotations
