@@ -124,12 +124,12 @@ def _read(data: str, root: Path, draw: random.Random, sizes: Mapping[str, int]) 
         chosen = sample_in_order(rows, most, seed=0)
         trained = [{"query": row["query"], "positive": row["positive"]} for row in chosen]
         return [row["positive"] for row in trained], trained, corpus, queries, qrels
-    names = sorted(queries)
-    draw.shuffle(names)
-    half = names[: len(names) // 2]
+    shuffled = sorted(queries)
+    draw.shuffle(shuffled)
+    half = shuffled[: len(shuffled) // 2]
     trained = [{"query": queries[query], "positive": corpus[d]} for query in half for d in sorted(qrels[query])]
     texts = sample_in_order(list(corpus.values()), most, seed=0)
-    return texts, trained, corpus, {query: queries[query] for query in names[len(half) :]}, qrels
+    return texts, trained, corpus, {query: queries[query] for query in shuffled[len(half) :]}, qrels
 
 
 def _write_beir(folder: Path, corpus: Mapping[str, str], queries: Mapping[str, str], qrels: Mapping[str, Any]) -> None:

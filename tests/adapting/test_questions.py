@@ -19,7 +19,7 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 from typer.testing import CliRunner
 
-from embrew import Encoder, write_questions
+from embrew import Encoder, adapt, write_questions
 from embrew.adapting.defaults import read_defaults
 from embrew.adapting.preparation.matching import words
 from embrew.adapting.preparation.prepare import prepare_data
@@ -392,6 +392,21 @@ def test_real_questions_are_never_replaced(prepared, count, tmp_path):
     assert (True in made) is (count == 60), "written ones join where fewer than 64 real ones are left to train on"
     assert not data.manifest["questions_made"]
     assert (tmp_path / f"{count}-True" / "questions").exists() is (count == 60)
+
+
+def test_adapt_resumes_where_it_was_stopped_while_questions_were_written(docs, model_folder, tmp_path, monkeypatch):
+    class Stopped(Scripted):
+        def write(self, passages: Sequence[str], count: int, *, seed: int) -> list[list[Written]]:
+            raise KeyboardInterrupt
+
+    given: dict[str, Any] = {"documents": docs, "output": tmp_path / "out", "quick": True}
+    for _ in range(2):
+        monkeypatch.setattr(job, "open_writer", Stopped)
+        with pytest.raises(KeyboardInterrupt):
+            adapt(model_folder("llama"), writer="any", **given)
+        assert [path.name for path in (tmp_path / "out").iterdir()] == ["questions"]
+    with pytest.raises(ValueError, match="without documents; give the documents"):
+        adapt(model_folder("llama"), pairs=docs, writer="any", output=tmp_path / "other")
 
 
 ROWS = [{"query": "q 0", "positive": "p 20", "source": "a"}, {"query": "q 90", "positive": "p 110", "source": "b"}]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from embrew.adapting.preparation.prepare import MAX_MADE_QUESTIONS, check_same_settings
 from embrew.adapting.preparation.sources import data_source, documents_of_source, split_into_passages
@@ -22,6 +22,7 @@ from embrew.files.writing import check_absent, claimed, write_json, write_jsonl
 from embrew.opening import is_bare, no_pooling, open_model
 from embrew.progress import progress
 from embrew.ranking import BM25, sample_in_order
+from embrew.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
 BLOCK = 16  # passages that are written at once; a killed job loses at most these
@@ -149,7 +150,7 @@ def search_by(check: str, passages: Sequence[str]) -> Callable[[], Searcher]:
     """Return what opens the search over passages: `bm25`, or by the vectors of a model."""
     if check == "bm25":
         return lambda: BM25(passages)
-    return lambda: VectorSearch(open_model(check), passages)
+    return lambda: VectorSearch(cast("TextEncoder", open_model(check)), passages)
 
 
 @dataclass

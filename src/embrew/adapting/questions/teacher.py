@@ -58,7 +58,9 @@ def with_margins(
         except NoNegatives as error:
             logger.warning("%s", error)
     found = [{**row, "negatives": by_pair.get((row["query"], row["positive"]), [])} for row in rows]
-    score = cross_scores(teacher) if crossed else cosine_scores(encoder if miner is None else open_model(teacher))
+    if not crossed and miner is not None:
+        encoder = open_model(teacher)
+    score = cross_scores(teacher) if crossed else cosine_scores(encoder)
     documents = [[row["positive"], *row["negatives"]] for row in found]
     scores = score(
         [row["query"] for row, texts in zip(found, documents, strict=True) for _ in texts],

@@ -23,7 +23,6 @@ from embrew.generation import check_can_generate
 from embrew.http_client import KEY, Client
 from embrew.settings.yaml_files import parse_yaml
 from embrew.storage.loading import SETTINGS, final_stage
-from embrew.text.texts import Text
 
 MAX_NEW_TOKENS = 48  # of a question
 LONGEST = 512  # tokens of a passage, for language models that are not trained for questions
@@ -172,7 +171,7 @@ class LocalWriter:
 
     def write(self, passages: Sequence[str], count: int, *, seed: int) -> list[list[Written]]:
         """Return `count` questions of each passage, sampled with a seed of their own."""
-        rows: list[Text] = list(passages)
+        rows: list[Any] = list(passages)  # texts, or ids of tokens
         if self.frame is not None:
             before, after = self.frame
             rows = [[*before, *self._ids(passage)[: self.limit], *after] for passage in passages]
