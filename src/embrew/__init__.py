@@ -9,6 +9,7 @@ from embrew.peft_import import defer_bitsandbytes
 
 if TYPE_CHECKING:
     from embrew.adapting import adapt
+    from embrew.adapting.questions import write_questions
     from embrew.analysis.memory import effective_tokens, memory_similarity, pool_over
     from embrew.centering import center
     from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of, update_corpus
@@ -48,6 +49,7 @@ _MODULES = {
     "texts_of": "embrew.corpus",
     "train": "embrew.training.stages",
     "update_corpus": "embrew.corpus",
+    "write_questions": "embrew.adapting.questions",
 }
 __all__ = [
     "Context",
@@ -73,6 +75,7 @@ __all__ = [
     "texts_of",
     "train",
     "update_corpus",
+    "write_questions",
 ]
 
 defer_bitsandbytes()

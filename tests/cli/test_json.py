@@ -46,6 +46,7 @@ COMMANDS = {
     "context list": "context list encoder",
     "data show": "data show recipe.yaml",
     "data overlap": "data overlap recipe.yaml 'evaluation={dev: [sts.jsonl.gz]}'",
+    "questions": "questions beir/corpus.jsonl -o out/questions.jsonl --writer model --max-passages 1 --per-passage 1",
     "data mine": "data mine encoder pairs.jsonl out/mined.jsonl --dry-run --relative-margin 0",
 }
 

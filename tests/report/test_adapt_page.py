@@ -58,7 +58,7 @@ def page(tmp_path_factory) -> Path:
                ("queries", "documents", "trained_distractors")}  # fmt: skip
     manifest = {
         "counts": counts,
-        "made_of": {"pairs": {"path": SCRIPT}, "documents": None, "seed": 42},
+        "made_of": {"pairs": {"path": SCRIPT}, "documents": None, "seed": 42, "questions": {"writer": SCRIPT}},
         "by_document": True,
         "questions_made": False,
         "checked": {"questions": 48, "answers": 48, "texts": 80},
@@ -91,6 +91,9 @@ def test_markup_is_text(page):
     text = page.read_text()
     assert "<script" not in text and "<img" not in text and "<b>" not in text
     assert html.escape(SCRIPT, quote=False) in text.replace("&#39;", "'")
+    assert f"questions written by <bdi>{html.escape(SCRIPT)}" in text.replace("&#34;", "&quot;").replace(
+        "&#39;", "&#x27;"
+    )
     assert "http:" not in text and "https:" not in text and "src=" not in html.unescape(text).replace("img src=x", "")
 
 

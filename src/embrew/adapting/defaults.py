@@ -115,6 +115,18 @@ class CenterDefaults(Config):
     components: Annotated[int, Field(ge=0)]
 
 
+class Questions(Config):
+    """How many questions are written.
+
+    Attributes:
+        per_passage: number of questions per training passage.
+        most: maximum number of passages with questions, of training and of held-out ones each.
+    """
+
+    per_passage: Count
+    most: Count
+
+
 class Rates(Config):
     """How learning rates are searched on dev.
 
@@ -146,6 +158,7 @@ class Defaults(Config):
     contrast: dict[str, ModelDefaults]
     ready: ReadyDefaults
     negatives: Negatives | None
+    questions: Questions
     rates: Rates
     methods: dict[str, ModelDefaults]
 
@@ -160,6 +173,7 @@ class RaceOptions:
     seed: int
     export: bool
     quick: bool
+    writer: str | None = None
 
 
 def read_defaults(overrides: Sequence[Override] = (), *, quick: bool = False) -> Defaults:

@@ -33,6 +33,8 @@ from embrew.adapting.plan_training import earlier_plan, plan_training
 from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, prepare_data
 from embrew.adapting.preparation.sources import DataSource, data_source
+from embrew.adapting.questions.job import SETTINGS as JOB_SETTINGS
+from embrew.adapting.questions.job import QuestionMaker
 from embrew.adapting.recipes import check_one_process
 from embrew.adapting.starts import STARTS, Start, find_start, models_that_fit, start_name, with_earlier, write_starts
 from embrew.distributed import locked_by_main_process
@@ -51,7 +53,7 @@ from embrew.storage.loading import SETTINGS
 
 logger = logging.getLogger(__name__)
 EXPORT, ENCODER = "export", "encoder"
-DATA = "data"
+DATA, QUESTIONS = "data", "questions"
 
 
 def export_best(best: RaceRow, candidate: Candidate, *, export: bool) -> tuple[Path | None, bool]:
@@ -132,6 +134,7 @@ def adapt(
     as_is: Sequence[str | Path] = (),
     method: str = "none",
     teacher: str | None = None,
+    writer: str | None = None,
     minutes: float | None = None,
     quick: bool = False,
     seed: int = 42,
@@ -164,6 +167,9 @@ def adapt(
             contrastive training alone.
         teacher: an embedding model whose vectors the method `distillation` learns: a folder or Hub id of a
             Sentence-Transformers model, or a folder that embrew trained.
+        writer: what writes questions of the documents where there are no pairs, or fewer than 64 to train on: a causal
+            language model, an encoder trained by the recipe `questions/smollm2`, or the address of a server with
+            OpenAI's API (`http://HOST/v1#MODEL`); without it, first sentences of passages replace questions.
         minutes: minutes of training, for each trained model; 30 by default.
         quick: run every part in a few minutes, too short to compare methods.
         seed: random seed of the split and of training.
@@ -194,10 +200,18 @@ def adapt(
         raise ValueError(f"method={method!r} and teacher={teacher!r}: {DISTILLATION} needs a teacher, no other has one")
     _check_method(method, defaults)
     options = RaceOptions(
-        method=method, defaults=defaults, overrides=recipe_overrides, seed=seed, export=export, quick=quick
+        method=method,
+        defaults=defaults,
+        overrides=recipe_overrides,
+        seed=seed,
+        export=export,
+        quick=quick,
+        writer=writer,
     )
     document_source = None if documents is None else data_source(documents, "documents")
     pair_source = None if pairs is None else data_source(pairs, "pairs", columns=columns)
+    if writer is not None and documents is None:
+        raise ValueError(f"writer={writer!r} without documents; give the documents that it writes questions of")
     only_scored = [str(name) for name in ([as_is] if isinstance(as_is, str | Path) else as_is)]
     starts = [find_start(name, trains=name not in only_scored) for name in (*map(str, models), *only_scored)]
     _check_starts(starts, options)
@@ -220,8 +234,15 @@ def race(
     depends on these scores.
     """
     _check_output(folder)
-    # read pairs and documents, hold out dev and test
-    data = prepare_data(documents, pairs, folder / DATA, defaults=options.defaults, seed=options.seed)
+    # read pairs and documents, hold out dev and test, write questions
+    data = prepare_data(
+        documents,
+        pairs,
+        folder / DATA,
+        defaults=options.defaults,
+        seed=options.seed,
+        questions=_question_maker(folder, options),
+    )
     _log_counts(data)
     candidates = _candidates(starts, data, folder, options)
     # score each model as it is, train it, and score it again
@@ -262,6 +283,14 @@ def race(
     return report
 
 
+def _question_maker(folder: Path, options: RaceOptions) -> QuestionMaker | None:
+    """Return what writes questions; None: no writer was given."""
+    if options.writer is None:
+        return None
+    numbers = options.defaults.questions.model_dump()
+    return QuestionMaker(writer=options.writer, folder=folder / QUESTIONS, seed=options.seed, **numbers)
+
+
 def _check_starts(starts: Sequence[Start], options: RaceOptions) -> None:
     """Raise if the method is for bare language models, and there are none."""
     if as_is := [start.name for start in starts if start.is_bare and not start.trains]:
@@ -290,6 +319,7 @@ def _check_output(folder: Path) -> None:
     """Raise if an output folder holds other files than those of a race."""
     recover(folder / DATA)  # if an earlier call was killed while it wrote the folder
     is_ours = any((folder / DATA / name).is_file() for name in (formats.ADAPTED.file, NAME))
+    is_ours = is_ours or any((folder / QUESTIONS).glob(f"*/{JOB_SETTINGS}"))  # stopped while it wrote questions
     if folder.exists() and any(folder.iterdir()) and not is_ours:
         raise FileExistsError(f"{folder} holds other files; choose another output folder")
 
@@ -343,9 +373,13 @@ def _log_counts(data: Prepared) -> None:
         counts = ", ".join(f"{number} {name}" for name, number in removed.items() if number)
         logger.info("left out of training, since they repeat others or hold held-out texts: %s", counts)
     if data.manifest["questions_made"]:
+        written = data.manifest["made_of"].get("questions")
+        by = "first sentences of passages replace questions"
+        advice = "; a model writes better ones with --writer (embrew train questions/smollm2 trains a small one)"
         logger.warning(
-            "no pairs were given: first sentences of passages replace questions; they compare models, but users ask "
-            "other questions"
+            "no pairs were given: %s; they compare models, but users ask other questions%s",
+            f"the questions, also those of the test, are written by {written['writer']}" if written else by,
+            "" if written else advice,
         )
 
 

@@ -28,6 +28,7 @@ METHODS = ("none", "llm2comp", "ese", "autoregembed", "lbr", "epic", "distillati
     "pairs",
     "as_is",
     "teacher",
+    "writer",
     "quick",
     "export",
     documents=typer.Option("--docs"),
@@ -61,6 +62,8 @@ def adapt(
             epic, distillation, or none.
         teacher (MODEL): Embedding model whose vectors are learned (method distillation): folder or Hub id of a
             Sentence-Transformers model, or folder that embrew trained.
+        writer (MODEL|URL): Writes questions of the documents where there are fewer than 64 pairs: language model,
+            folder trained by questions/smollm2, or http://HOST/v1#MODEL (see embrew questions).
     """
     from embrew.adapting import adapt as run
 

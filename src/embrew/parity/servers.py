@@ -1,132 +1,23 @@
-"""Servers: OpenAI's API, Text Embeddings Inference, Ollama and `embrew serve`, by one HTTP client."""
+"""Servers: OpenAI's API, Text Embeddings Inference, Ollama and `embrew serve`."""
 
 from __future__ import annotations
 
-import os
-import time
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
-import httpx2
 import numpy as np
 
+from embrew.http_client import Body, Client, NoAnswer
 from embrew.parity import Kind
 from embrew.runtimes.registry import RUNTIMES
-from embrew.runtimes.runtime import OpenedRuntime, Prompt, Refused
+from embrew.runtimes.runtime import OpenedRuntime, Prompt
 from embrew.text.texts import SIDES
 
-Body = Mapping[str, str | bool | list[str] | None]  # fields of a request
-KEY = "EMBREW_API_KEY"
-TRIES, WAIT, LONGEST_WAIT = 3, 1, 30  # of requests that are answered 429 or 503; seconds between them
-EXCERPT = 300  # characters of a server's message that are shown
 PATHS: dict[str, Kind] = {"/v1/embeddings": "openai", "/v1": "openai", "/api/embed": "ollama", "/embed": "tei"}
 """Ends of addresses and the kind of server that has them; the longest first."""
-
-
-class NoAnswer(ValueError):
-    """A server cannot be reached, or does not answer in time."""
-
-
-class Client:
-    """Requests to a server. A key is read from the environment variable `EMBREW_API_KEY` and is never shown.
-
-    Args:
-        url: the server's address without the path of an API.
-        timeout: seconds to wait for an answer.
-
-    Raises:
-        ValueError: the address has a query or a fragment, which the paths of a server have no place for.
-    """
-
-    def __init__(self, url: str, *, timeout: float) -> None:
-        parts = urlsplit(url)
-        self.base, self.timeout = url.rstrip("/"), timeout
-        netloc = parts.netloc.rpartition("@")[2]
-        self.address = urlunsplit(parts._replace(netloc=netloc, query="", fragment="")).rstrip("/")
-        if parts.query or parts.fragment:
-            raise ValueError(f"an address with a query or fragment; give {self.address}, without them")
-        self.key = os.environ.get(KEY, "")
-        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        self.http = httpx2.Client(timeout=timeout, headers=headers)
-
-    def answer(self, path: str, body: Body | None = None) -> Any:
-        """Return the JSON that a path answers a GET with, or a POST of a body.
-
-        Raises:
-            NoAnswer: the server cannot be reached, or does not answer in time.
-            Refused: status 400, 413 or 422.
-            ValueError: any other failure.
-        """
-        for tries_left in reversed(range(TRIES)):
-            response = self._send(path, body)
-            if response.status_code not in (429, 503) or not tries_left:
-                break
-            seconds = response.headers.get("retry-after", "")
-            time.sleep(min(int(seconds), LONGEST_WAIT) if seconds.isdigit() else WAIT)
-        if response.status_code >= 300:
-            raise self._error(response, self.address + path)
-        try:
-            return response.json()
-        except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{self.address}{path} answers with invalid JSON: {self._without_key(response.text)}"
-            ) from error
-
-    def not_of_api(self, answer: object, path: str, api: str) -> ValueError:
-        """Return the error for an answer that is none of an API's, with the server's message."""
-        message = self._without_key(_message(answer))
-        return ValueError(f"{self.address}{path} does not answer as {api} does; check --kind. It says: {message}")
-
-    def _send(self, path: str, body: Body | None) -> httpx2.Response:
-        try:
-            return self.http.request("GET" if body is None else "POST", self.base + path, json=body)
-        except httpx2.TimeoutException as error:
-            raise NoAnswer(
-                f"{self.address} gives no answer within {self.timeout:g} seconds; raise --timeout, or look at its log"
-            ) from error
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            reason = self._without_key(str(error)) or type(error).__name__
-            if isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError | httpx2.DecodingError):
-                problem = f"{self.address}{path} breaks off, or is no HTTP server ({reason}); look at its log"
-            else:
-                problem = f"{self.address} cannot be reached ({reason}); is the server running, and there?"
-            raise NoAnswer(problem) from error
-
-    def _error(self, response: httpx2.Response, where: str) -> ValueError:
-        status = response.status_code
-        try:
-            message = self._without_key(_message(response.json()))
-        except (ValueError, RecursionError):
-            message = self._without_key(response.text)
-        if status in (400, 413, 422):
-            return Refused(f"{where} answers {status}: {message}")
-        if status in (401, 403):
-            advice = f"set the environment variable {KEY} to its key"
-            message = f"(not allowed): {f'the key in {KEY} is not accepted' if self.key else advice}. {message}"
-        elif status in (429, 503):
-            message = f"{TRIES} times (busy); try again later. {message}"
-        elif status < 400:
-            to = self._without_key(response.headers.get("location", "nowhere"))
-            message = f"(redirects to {to}), which is not followed; give that address"
-        elif status == 404:
-            message = f"({message}); check the address, --model and --kind"
-        else:
-            message = f"(error): {message}"
-        return ValueError(f"{where} answers {status} {message}".rstrip(" ."))
-
-    def _without_key(self, text: str) -> str:
-        text = text.replace(self.key, "***") if self.key else text
-        return " ".join(text.split())[:EXCERPT]
-
-
-def _message(answer: Any) -> str:
-    """Return the message in an error's JSON."""
-    for key in ("error", "message", "detail"):
-        answer = answer.get(key, answer) if isinstance(answer, dict) else answer
-    return str(answer)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, Protocol, TypedDict, cast
 
 from embrew.adapting.defaults import Defaults
 from embrew.adapting.preparation.leaks import CleanData, check_leaks, read_prepared_rows, without_held_out
@@ -24,7 +24,7 @@ from embrew.adapting.preparation.sources import (
 from embrew.adapting.preparation.split import (
     Split,
     answer_classes,
-    cloze_pair,
+    first_sentences,
     last_passages,
     split_documents,
     split_pairs,
@@ -44,8 +44,8 @@ from embrew.settings.validation import shortened
 
 logger = logging.getLogger(__name__)
 SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which pairs from passages are added
-MAX_CLOZE_PAIRS = 5000  # pairs from passages
-MAX_CLOZE_QUESTIONS = 200  # questions from passages, of dev and test each
+MAX_MADE_PAIRS = 5000  # pairs from passages
+MAX_MADE_QUESTIONS = 200  # questions from passages, of dev and test each
 MAX_MEASURED = 1000  # texts of each kind whose lengths are measured
 LOGGED = 80  # characters of a text in the log
 UNEVEN = 0.1  # difference between the shares of a class of answers in two splits from which a warning is logged
@@ -105,6 +105,21 @@ def write_test_set(
         "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n", encoding="utf-8"
     )
     return {"queries": len(named), "documents": len(corpus), "trained_distractors": len(trained & set(corpus))}
+
+
+class QuestionMaker(Protocol):
+    """What makes pairs of passages where there are no pairs, or few.
+
+    Attributes:
+        public: what a manifest holds of it.
+    """
+
+    @property
+    def public(self) -> Mapping[str, Any]:
+        """What a manifest holds of it."""
+
+    def __call__(self, passages: Sequence[Document], *, held_out: bool) -> list[QA]:
+        """Return pairs of passages, for training or to hold out; their sources are the ids of the passages."""
 
 
 class TrainingPair(TypedDict):
@@ -168,16 +183,23 @@ class Prepared:
 
 
 def prepare_data(
-    documents: DataSource | None, pairs: DataSource | None, folder: Path, *, defaults: Defaults, seed: int = 42
+    documents: DataSource | None,
+    pairs: DataSource | None,
+    folder: Path,
+    *,
+    defaults: Defaults,
+    seed: int = 42,
+    questions: QuestionMaker | None = None,
 ) -> Prepared:
     """Read, split and write the data into `folder`, or open it if it exists.
 
     Args:
         documents: documents; None: pairs only.
-        pairs: questions and answers; None: documents only, whose first sentences replace questions.
+        pairs: questions and answers; None: documents only, with `questions`.
         folder: output folder.
         defaults: lengths of passages, sizes of held-out parts and of test corpora.
         seed: random seed of the split and of samples.
+        questions: writes questions of passages; None: first sentences replace them.
 
     Raises:
         FileExistsError: `folder` was made of other files or with other settings.
@@ -185,15 +207,18 @@ def prepare_data(
             different questions or answers for dev or test; training files that hold a held-out question or answer (see
             `leaks`).
     """
-    settings = _settings(documents, pairs, defaults, seed)
+    settings = {
+        **_settings(documents, pairs, defaults, seed),
+        "questions": None if questions is None else dict(questions.public),
+    }
     if (earlier := _open_prepared(folder, settings)) is not None:
         return earlier
     inputs = _read(documents, pairs, max_chars=defaults.max_chars)
-    split, by_part, train_passages = _split(inputs, defaults, seed)
+    split, by_part, train_passages = _split(inputs, defaults, seed, questions)
     _check_held_out(by_part, inputs.summary)
     held_pairs = [*by_part["dev"], *by_part["test"]]
     clean = without_held_out(train_passages, by_part["train"], held_pairs)
-    rows = _rows(clean, held_pairs, seed)
+    rows = _rows(clean, held_pairs, seed, questions)
     if len(rows) < 2:
         raise ValueError(
             f"{inputs.summary}: {len(rows)} pairs are left to train on, and contrastive learning needs two or more; "
@@ -320,17 +345,22 @@ def check_same_settings(settings: Mapping[str, Any], earlier: Mapping[str, Any],
         )
 
 
-def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int) -> list[TrainingPair]:
+def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int, questions: QuestionMaker | None) -> list[TrainingPair]:
     """Return the rows to train on; pairs of passages are added where there are few."""
     rows = [_row(pair, from_passage=False) for pair in clean.pairs]
     if len(rows) < SELF_SUPERVISED_BELOW:
-        cloze_pairs = without_held_out((), (qa for qa in map(cloze_pair, clean.passages) if qa), held_pairs).pairs
-        rows += [_row(pair, from_passage=True) for pair in sample_in_order(cloze_pairs, MAX_CLOZE_PAIRS, seed=seed)]
+        made = (questions or first_sentences)(clean.passages, held_out=False)
+        made = without_held_out((), made, held_pairs).pairs
+        rows += [_row(pair, from_passage=True) for pair in sample_in_order(made, MAX_MADE_PAIRS, seed=seed)]
+    elif questions is not None:
+        logger.info("no questions are written: there are %d pairs to train on", len(rows))
     return rows
 
 
-def _split(inputs: _Inputs, defaults: Defaults, seed: int) -> tuple[Split, dict[str, list[QA]], list[Document]]:
-    """Hold out pairs; without pairs, first sentences of held-out passages: the first half of them is dev.
+def _split(
+    inputs: _Inputs, defaults: Defaults, seed: int, maker: QuestionMaker | None
+) -> tuple[Split, dict[str, list[QA]], list[Document]]:
+    """Hold out pairs; without pairs, those made of held-out passages: the first half of them is dev.
 
     Returns:
         The split, the pairs of each part, and the passages to train on.
@@ -355,9 +385,9 @@ def _split(inputs: _Inputs, defaults: Defaults, seed: int) -> tuple[Split, dict[
             for p in passages
             if p.id in held_passages or document in held
         ]
-        questions = without_repeated_questions((qa for qa in map(cloze_pair, for_questions) if qa), to_train)
+        questions = without_repeated_questions((maker or first_sentences)(for_questions, held_out=True), to_train)
         for part, half in (("dev", questions[: len(questions) // 2]), ("test", questions[len(questions) // 2 :])):
-            by_part[part] = sample_in_order(half, MAX_CLOZE_QUESTIONS, seed=seed)
+            by_part[part] = sample_in_order(half, MAX_MADE_QUESTIONS, seed=seed)
     return split, by_part, to_train
 
 

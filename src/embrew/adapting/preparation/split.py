@@ -1,6 +1,6 @@
 """Split pairs and documents into training and held-out parts that have nothing in common.
 
-Without pairs, or with few, first sentences of passages are questions (inverse cloze task).
+Without pairs, or with few, and without a writer, first sentences of passages are questions (inverse cloze task).
 """
 
 from __future__ import annotations
@@ -208,6 +208,11 @@ def last_passages(
     """Return the last passages, a share of all, which are held out of a single document."""
     several = [passage for document in documents for passage in parts[document.id]]
     return list(several[len(several) - round(share * len(several)) :])
+
+
+def first_sentences(passages: Iterable[Document], *, held_out: bool = False) -> list[QA]:
+    """Return `cloze_pair` of each passage that is long enough: what replaces questions where no model writes them."""
+    return [pair for pair in map(cloze_pair, passages) if pair]
 
 
 def cloze_pair(passage: Document) -> QA | None:

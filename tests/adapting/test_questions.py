@@ -1,0 +1,463 @@
+"""Written questions: rules by hand, writers of all kinds, a killed job, what adapt makes of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+from typer.testing import CliRunner
+
+from embrew import Encoder, adapt, write_questions
+from embrew.adapting.defaults import read_defaults
+from embrew.adapting.preparation.matching import words
+from embrew.adapting.preparation.prepare import prepare_data
+from embrew.adapting.preparation.sources import data_source
+from embrew.adapting.questions import job, teacher, writers
+from embrew.adapting.questions.job import QuestionMaker
+from embrew.adapting.questions.rules import check_questions, is_copy, longest_row, reason_by_words
+from embrew.adapting.questions.writers import ASK, Written, open_writer, questions_in
+from embrew.cli import app
+from embrew.data.beir import read_beir
+from embrew.files.reading import BrokenFile
+from embrew.ranking import BM25
+from tests.adapting.test_prepare import words as words_of_case
+from tests.conftest import ENCODER_SIZES
+from tests.rows import read_rows, write_rows
+from tests.test_mining import Angles
+
+PASSAGE = "The treaty was signed in the old town hall in 1494, and it divided the lands between Portugal and Castile."
+CHAT = "{% for m in messages %}<s>user {{ m.content }}</s>{% endfor %}<s>"
+
+
+@pytest.fixture(autouse=True)
+def _few_tokens(monkeypatch) -> None:
+    monkeypatch.setattr(writers, "MAX_NEW_TOKENS", 6)
+
+
+# ---- rules
+
+
+@pytest.mark.parametrize(
+    ("question", "is_whole", "reason"),
+    [
+        ("Which countries shared the land?", True, None),
+        ("?! …", True, "empty"),
+        ("", True, "empty"),
+        ("Which countries shar", False, "cut"),
+        ("Was it signed in the old town hall?", True, "copy"),  # 6 words of 8 in a row
+        ("signed in 1494", True, None),  # in order, but not in a row
+        ("In 1494, what did the two kings agree on in the old town hall?", True, None),  # 5 words of 14
+        ("the treaty was signed", True, None),  # a row of 4: a term may be asked for
+        ("Welche Länder haben es geteilt, und wann war das?", True, "language"),
+        ("Когда был подписан договор?", True, "language"),
+        ("条約はいつ署名されましたか", True, "language"),
+        ("1494?", True, None),
+    ],
+)
+def test_rules_on_words(question, is_whole, reason):
+    assert reason_by_words(Written(question, is_whole), PASSAGE) == reason
+
+
+def test_languages_are_told_apart_where_the_words_tell():
+    german = "Der Vertrag wurde in der alten Stadt unterzeichnet, und die Länder sind bis heute geteilt."
+    chinese = "该条约于1494年在旧市政厅签署，将土地划分给葡萄牙和卡斯蒂利亚。"
+    for question, passage, reason in (
+        ("Wann wurde der Vertrag geschlossen?", german, None),
+        ("When was the treaty signed?", german, "language"),
+        ("条约是什么时候签署的？", chinese, None),
+        ("When was the treaty signed?", chinese, "language"),
+        ("Which enzyme does aspirin inhibit?", "Aspirin: COX inhibitor. Dosage: 100 mg.", None),  # no stop words
+    ):
+        assert reason_by_words(Written(question, True), passage) == reason, question
+
+
+def test_the_longest_row_is_that_of_another_library():
+    texts = [PASSAGE, words_of_case(1), "was signed in the old hall", "the the was the"]
+    for first in texts:
+        for second in texts:
+            a, b = words(first), words(second)
+            found = SequenceMatcher(None, a, b, autojunk=False).find_longest_match()
+            assert longest_row(a, b) == found.size
+    assert is_copy(PASSAGE, PASSAGE)
+
+
+def test_round_trip_duplicates_and_twins():
+    """100 passages, so that the first ten count; the twin of a passage is as good as it."""
+    passages = [f"The number {chr(97 + i % 26)}{i} stands alone here." for i in range(99)]
+    passages.append(passages[3].upper())
+    written = [[] for _ in passages[:5]]
+    written[3] = [Written("what of d3", True), Written("What of d3?", True), Written("nothing known", True)]
+    written[4] = [Written("where is d3", True), Written("", True)]
+    questions = check_questions(passages, written, lambda: BM25(passages))
+    assert [question.reason for question in questions] == [None, "duplicate", "not found", "not found", "empty"]
+    first = questions[0]
+    assert first.rank == 1 and first.score > 0 and first.passage == 3
+    assert [question.reason for question in check_questions(passages, written, None)][2:4] == [None, None]
+
+
+def test_lines_become_questions():
+    assert questions_in('1) Who?\n\n**Question 2:** Where is "it"?\n- “When?”\n3.5 mg of what?') == [
+        "Who?",
+        'Where is "it"?',
+        "When?",
+        "3.5 mg of what?",
+    ]
+
+
+# ---- writers
+
+
+@pytest.fixture
+def docs(tmp_path) -> Path:
+    rows = [{"_id": f"d{i}", "text": words_of_case(10 + i)} for i in range(7)]
+    return write_rows(tmp_path / "docs.jsonl", [*rows, {"_id": "empty", "text": " "}])
+
+
+def test_a_killed_job_writes_what_an_unkilled_one_does(docs, model_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "BLOCK", 2)
+    given: dict[str, Any] = {"writer": str(model_folder("llama")), "seed": 3}
+    whole = write_questions(docs, tmp_path / "whole.jsonl", **given)
+    assert whole["passages"] == 7 and whole["questions"] == 14 and whole["minutes"] > 0
+    process = os.fork()
+    if not process:
+        count, write = 0, writers.LocalWriter.write
+
+        def dying(*arguments: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return write(*arguments, **options)
+
+        writers.LocalWriter.write = dying  # type: ignore[method-assign]
+        try:
+            write_questions(docs, tmp_path / "killed.jsonl", **given)
+        finally:
+            os._exit(0)
+    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
+    folder = tmp_path / "killed.written"
+    assert sorted(file.name for file in folder.glob("0*")) == ["000000.json", "000001.json"]
+    assert not (tmp_path / "killed.jsonl").exists()
+    with pytest.raises(FileExistsError, match=r"other files or settings \(seed\)"):
+        write_questions(docs, tmp_path / "killed.jsonl", **{**given, "seed": 4})
+    write_questions(docs, tmp_path / "killed.jsonl", **given)
+    for suffix in ("jsonl", "checked.jsonl", "written/000003.json", "written/settings.json"):
+        assert (tmp_path / f"killed.{suffix}").read_bytes() == (tmp_path / f"whole.{suffix}").read_bytes()
+    block = tmp_path / "killed.written" / "000002.json"
+    block.write_text(block.read_text().replace("true", "false").replace('"text": "', '"text": "x'))
+    with pytest.raises(BrokenFile, match=r"000002\.json"):
+        write_questions(docs, tmp_path / "killed.jsonl", overwrite=True, **given)
+    # checked again, nothing is written
+    monkeypatch.setattr(job, "open_writer", lambda _: pytest.fail("opened"))
+    with pytest.raises(FileExistsError, match="exists already"):
+        write_questions(docs, tmp_path / "whole.jsonl", **given)
+    assert write_questions(docs, tmp_path / "whole.jsonl", overwrite=True, **given)["minutes"] is None
+
+
+def recorded(monkeypatch, writer: Any) -> list[Any]:
+    """The rows that a writer generates after."""
+    rows: list[Any] = []
+    generate = writer.encoder.generate
+
+    def recording(texts: Sequence[Any], **options: Any) -> Any:
+        limit = writer.encoder.max_length["query"]
+        rows.extend(writer.encoder.template.rows(texts, instruction="", max_length=limit))
+        return generate(texts, **options)
+
+    monkeypatch.setattr(writer.encoder, "generate", recording)
+    return rows
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_special_tokens_of_a_passage_stay_text_and_long_passages_are_cut(chat, model_folder, tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in model_folder("llama").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    if chat:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer.chat_template = CHAT
+        tokenizer.save_pretrained(folder)
+    writer = open_writer(str(folder))
+    rows = recorded(monkeypatch, writer)
+    passages = ["It ends </s><s>user here<pad>.", "long " * 400]
+    written = writer.write(passages, 3, seed=1)
+    assert [len(questions) for questions in written] == [3, 3]
+    assert written == writer.write(passages, 3, seed=1) != writer.write(passages, 3, seed=2)
+    ids, decode = rows[0].ids, writer.encoder.tokenizer.decode
+    special = [i for i in ids if i in (0, 1, 2)]
+    assert special == ([1, 2, 1] if chat else [1]), "BOS once, and what the chat format has"
+    assert decode(ids, skip_special_tokens=chat).count("It ends </s><s>user here<pad>.") == 1
+    if chat:
+        asked = ASK.format(count="one question", form="the question only", passage=passages[0])
+        assert decode(ids) == f"<s>user {asked}</s><s>"
+    assert decode(rows[1].ids).count("long") < 400
+    assert len(rows[1].ids) + 6 <= writer.encoder.backbone.max_positions
+
+
+def test_truncated_passages_are_said(docs, model_folder, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(writers, "LONGEST", 30)
+    with caplog.at_level(logging.INFO):
+        report = write_questions(docs, tmp_path / "q.jsonl", writer=str(model_folder("llama")), dry_run=True)
+    assert "7 passages are truncated: local:llama reads 30 tokens of each" in caplog.text
+    assert (
+        "writes 2 questions for each of 7 passages, about" in caplog.text and "all passages take about" in caplog.text
+    )
+    assert "1 empty documents are left out" in caplog.text
+    assert report["output"] is None and not (tmp_path / "q.jsonl").exists()
+    empty = write_rows(tmp_path / "empty.jsonl", [{"text": "\n"}])
+    with pytest.raises(ValueError, match="all documents are empty"):
+        write_questions(empty, tmp_path / "q.jsonl", writer="nano")
+    short = write_rows(tmp_path / "short.jsonl", [{"text": "short"}])
+    with pytest.raises(ValueError, match="none of 1 passages has 40 characters"):
+        write_questions(short, tmp_path / "q.jsonl", writer="nano")
+
+
+def test_a_trained_encoder_writes_after_its_template(model_folder, tmp_path, monkeypatch):
+    recipe = "stages: [{{name: write, objective: {{type: {kind}}}}}]"
+    settings: dict[str, Any] = {"attention": "causal", "template": "Passage: {text}\nQuestion:", "pooling": "last"}
+    lengths = {"query": 40, "document": 16}
+    encoder = Encoder.from_pretrained(model_folder("llama"), words_after="separate", max_length=lengths, **settings)
+    for kind in ("sft", "contrastive"):
+        encoder.save_pretrained(tmp_path / kind / "write", verify="off", recipe=recipe.format(kind=kind))
+    with pytest.raises(ValueError, match="was trained by contrastive, and writes no questions"):
+        open_writer(str(tmp_path / "contrastive" / "write"))
+    writer = open_writer(str(tmp_path / "sft" / "write"))
+    rows = recorded(monkeypatch, writer)
+    assert [len(one) for one in writer.write(["long " * 40], 2, seed=0)] == [2]
+    text = writer.encoder.tokenizer.decode(rows[0].ids)
+    assert text.startswith("<s>Passage: long") and text.endswith("Question:") and len(rows[0].ids) == 40
+    assert writer.limit == 40 - len(writer.encoder.template.rows([""])[0].ids)
+
+
+class Api(BaseHTTPRequestHandler):
+    """A server with OpenAI's API; busy at first."""
+
+    requests: list[tuple[str, Any, Any]] = []  # noqa: RUF012
+    reason = "stop"
+
+    def do_GET(self) -> None:
+        self.answer({"data": [{"id": "tiny"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.requests.append((self.path, self.headers["Authorization"], body))
+        if len(self.requests) == 1:
+            self.send_response(503)
+            self.send_header("Retry-After", "0")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        number = body["messages"][0]["content"].rpartition("case ")[2]
+        text = f"1. Which facts belong to case {number}\n2. Where does case {number.strip('.')}"
+        self.answer({"choices": [{"message": {"content": text}, "finish_reason": self.reason}]})
+
+    def answer(self, value: Any) -> None:
+        text = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    Api.requests.clear()
+    with HTTPServer(("127.0.0.1", 0), Api) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+
+
+def test_a_server_writes(docs, server, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("EMBREW_API_KEY", "very-secret")
+    monkeypatch.setattr(Api, "reason", "length")
+    with caplog.at_level(logging.DEBUG):
+        report = write_questions(docs, tmp_path / "q.jsonl", writer=server)
+    assert report["questions"] == 14 and report["rejected"]["cut"] == 7
+    assert len(Api.requests) == 8, "one was answered 503"
+    path, key, body = Api.requests[-1]
+    assert (path, key) == ("/v1/chat/completions", "Bearer very-secret")
+    assert body["model"] == "tiny" and body["max_tokens"] == 2 * 6 and "2 different" in str(body)
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(files) == 5 and not any("very-secret" in file.read_text() for file in files)
+    assert "very-secret" not in caplog.text
+    checked = read_rows(tmp_path / "q.checked.jsonl")
+    assert checked[0]["query"] == "Which facts belong to case 10." and checked[0]["kept"]
+    with pytest.raises(ValueError, match="http://localhost:1/v1 cannot be reached"):
+        write_questions(docs, tmp_path / "other.jsonl", writer="http://localhost:1#x")
+    with pytest.raises(ValueError, match="unencrypted; give an https address"):
+        open_writer("http://example.org/v1#x")
+    with pytest.raises(ValueError, match="holds a user or a password") as raised:
+        write_questions(docs, tmp_path / "other.jsonl", writer="https://me:hidden@example.org/v1#x")
+    assert "hidden" not in str(raised.value)
+
+
+# ---- the command, adapt and the teacher
+
+
+def test_the_command_shows_both_kinds(docs, tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "open_writer", Scripted)
+    arguments = ["questions", str(docs), "-o", str(tmp_path / "q.jsonl"), "--writer", "x"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    shown = done.stdout
+    assert "Which facts belong to case 13?" in shown and "duplicate" in shown
+    assert "7 of 14 questions are kept; rejected: 7 duplicate" in " ".join(shown.split())
+    rows = read_rows(tmp_path / "q.jsonl")
+    first = {"query": "Which facts belong to case 10?", "positive": words_of_case(10), "source": "docs.jsonl#d0"}
+    assert rows[0] == first and len(rows) == 7
+    report = json.loads(CliRunner().invoke(app, [*arguments, "--overwrite", "--json"]).stdout)
+    assert len(report["examples"]["rejected"]) == 7 and report["examples"]["kept"][0]["rank"] == 1
+
+
+class Scripted:
+    """A writer that asks about the number of a case, twice the same."""
+
+    identity, limit = "scripted", None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def tokens(self, passage: str) -> int:
+        return len(passage.split())
+
+    def write(self, passages: Sequence[str], count: int, *, seed: int) -> list[list[Written]]:
+        numbers = [passage.rstrip(".").split()[-1] for passage in passages]
+        return [[Written(f"Which facts belong to case {number}?", True)] * count for number in numbers]
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch) -> Callable[[int, bool], Any]:
+    """Data prepared of 60 documents and a number of pairs, with a writer or without."""
+    monkeypatch.setattr(job, "open_writer", Scripted)
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for i in range(60):
+        (folder / f"{i}.md").write_text(words_of_case(10 + i))
+
+    def prepare(count: int, writes: bool) -> Any:
+        rows = [{"question": f"Tell me of {i}, please?", "answer": words_of_case(10 + i)} for i in range(count)]
+        pairs = data_source(write_rows(tmp_path / f"{count}.jsonl", rows), "pairs") if count else None
+        out = tmp_path / f"{count}-{writes}"
+        maker = QuestionMaker(writer="/x/w", folder=out / "questions", per_passage=2, most=50, seed=1)
+        documents = data_source(folder, "documents")
+        given: dict[str, Any] = {"defaults": read_defaults(), "questions": maker if writes else None}
+        return prepare_data(documents, pairs, out / "data", **given)
+
+    return prepare
+
+
+def test_without_pairs_questions_of_all_parts_are_written(prepared, tmp_path):
+    data = prepared(0, True)
+    rows = read_rows(data.pairs)
+    test, dev = read_beir(data.test, "test"), read_beir(data.dev, "dev")
+    asked = [*(row["query"] for row in rows), *test.queries.values(), *dev.queries.values()]
+    assert all(text.startswith("Which facts belong to case") for text in asked) and len(set(asked)) == len(asked)
+    assert len(test.queries) == len(dev.queries) == 6 and all(row["made"] for row in rows)
+    numbers = {row["query"].rstrip("?").split()[-1]: row["positive"] for row in rows}
+    assert all(text == words_of_case(int(number)) for number, text in numbers.items())
+    assert data.manifest["made_of"]["questions"] == {"writer": "local:w", "per_passage": 2, "most": 50}
+    checked = read_rows(tmp_path / "0-True" / "questions" / "train.checked.jsonl")
+    assert {row["reason"] for row in checked} == {None, "duplicate"} and len(checked) == 2 * 48
+    held_out = read_rows(tmp_path / "0-True" / "questions" / "held-out.checked.jsonl")
+    assert len(held_out) == 12 and all(row["rank"] is None for row in held_out), "no search chose the test"
+    sentences = prepared(0, False)
+    assert sentences.manifest["made_of"]["questions"] is None
+    assert read_rows(sentences.pairs)[0]["query"].endswith("is said first.")
+
+
+@pytest.mark.parametrize("count", [60, 140])
+def test_real_questions_are_never_replaced(prepared, count, tmp_path):
+    data = prepared(count, True)
+    for part, folder in (("test", data.test), ("dev", data.dev)):
+        assert all(text.startswith("Tell me of") for text in read_beir(folder, part).queries.values())
+    made = [row["made"] for row in read_rows(data.pairs)]
+    assert made.count(False) == data.count("train_pairs")
+    assert (True in made) is (count == 60), "written ones join where fewer than 64 real ones are left to train on"
+    assert not data.manifest["questions_made"]
+    assert (tmp_path / f"{count}-True" / "questions").exists() is (count == 60)
+
+
+def test_adapt_resumes_where_it_was_stopped_while_questions_were_written(docs, model_folder, tmp_path, monkeypatch):
+    class Stopped(Scripted):
+        def write(self, passages: Sequence[str], count: int, *, seed: int) -> list[list[Written]]:
+            raise KeyboardInterrupt
+
+    given: dict[str, Any] = {"documents": docs, "output": tmp_path / "out", "quick": True}
+    for _ in range(2):
+        monkeypatch.setattr(job, "open_writer", Stopped)
+        with pytest.raises(KeyboardInterrupt):
+            adapt(model_folder("llama"), writer="any", **given)
+        assert [path.name for path in (tmp_path / "out").iterdir()] == ["questions"]
+    with pytest.raises(ValueError, match="without documents; give the documents"):
+        adapt(model_folder("llama"), pairs=docs, writer="any", output=tmp_path / "other")
+
+
+ROWS = [{"query": "q 0", "positive": "p 20", "source": "a"}, {"query": "q 90", "positive": "p 110", "source": "b"}]
+
+
+def test_a_teacher_adds_negatives_that_are_far_enough_and_its_cosines(monkeypatch):
+    monkeypatch.setattr(teacher, "open_model", lambda _: Angles())
+    monkeypatch.setattr(teacher, "is_cross_encoder", lambda _: False)
+    passages = ["p 20", "p 110", "n 19", "n 21", "n 30", "n 45"]
+    rows = teacher.with_margins(ROWS, passages, "any")
+    assert rows[0]["negatives"][:2] == ["n 30", "n 45"], "19 and 21 degrees are too near"
+    for row, angle in zip(rows, (0, 90), strict=True):
+        degrees = [int(text.split()[1]) - angle for text in (row["positive"], *row["negatives"])]
+        assert row["scores"] == pytest.approx((20 * np.cos(np.deg2rad(degrees))).tolist(), abs=1e-4)
+        assert row["source"] == ROWS[angle // 90]["source"]
+
+
+def test_a_cross_encoder_scores_and_does_not_mine(encoder_folder, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(BertConfig(**ENCODER_SIZES, num_labels=1)).eval()
+    model.save_pretrained(tmp_path / "cross")
+    tokenizer = AutoTokenizer.from_pretrained(encoder_folder("bert"), trust_remote_code=False)
+    tokenizer.save_pretrained(tmp_path / "cross")
+    name = str(tmp_path / "cross")
+    assert teacher.is_cross_encoder(name) and not teacher.is_cross_encoder(str(encoder_folder("bert")))
+    with pytest.raises(ValueError, match="is a cross-encoder, which mines no negatives"):
+        teacher.with_margins(ROWS, ["p 20"], name)
+    monkeypatch.setattr(teacher, "open_model", lambda _: Angles())
+    rows = teacher.with_margins(ROWS, ["p 20", "p 110", "n 45"], name, miner="angles")
+    with torch.inference_mode():
+        texts = [rows[0]["positive"], *rows[0]["negatives"]]
+        logits = [float(model(**tokenizer("q 0", text, return_tensors="pt")).logits) for text in texts]
+    assert rows[0]["scores"] == pytest.approx(logits, abs=1e-5) and len(logits) > 1
+
+
+def test_with_scores_the_loss_that_exists_trains(model_folder, tmp_path):
+    """Pairs of a teacher are rows that `contrastive` reads with `distillation_weight`."""
+    from embrew.recipe import Recipe
+    from embrew.training.stages import train
+
+    few = [{"query": f"q {i}", "positive": f"p {i}", "source": "a"} for i in range(4)]
+    scored: list[dict[str, Any]] = [{"negatives": [], "scores": [2.0]}]
+    scored += [{"negatives": [f"n {i}"], "scores": [3.0, 1.0]} for i in range(1, 4)]
+    path = write_rows(tmp_path / "pairs.jsonl", [one | more for one, more in zip(few, scored, strict=True)])
+    stage = {
+        "name": "one",
+        "objective": {"type": "contrastive", "distillation_weight": 1.0},
+        "data": {"path": str(path)},
+        "batch": {"size": 4},
+        "training": {"max_steps": 1, "use_cpu": True},
+    }
+    encoder = {"model": str(model_folder("llama")), "template": "{text}", "attention": "causal", "lora": {"r": 2}}
+    values = {"encoder": {**encoder, "pooling": {"mode": "mean"}}, "stages": [stage]}
+    assert isinstance(train(Recipe.from_values(values), tmp_path / "run", verify="off"), Encoder)
