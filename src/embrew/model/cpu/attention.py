@@ -243,7 +243,7 @@ def attend_each_row(
     states = [[part.transpose(1, 2) for part in parts] for parts in states]
     once = query.dtype == torch.float32 and torch.is_grad_enabled() and not dropout
     if once and not torch.is_autocast_enabled("cpu") and not any(kwargs.get(name) is not None for name in CHANGES):
-        return _attend_keeping_once(packed, *states, scaling)[None]
+        return _attend_keeping_once(packed, states[0], states[1], states[2], scaling)[None]
     outputs = []
     for group, q, k, v in zip(packed.groups, *states, strict=True):
         output, _ = sdpa(module, q, k, v, group.mask, dropout=dropout, scaling=scaling, **kwargs)
@@ -291,11 +291,11 @@ def _attend_keeping_once(
     begin = 0
     for group, q, k, v in zip(packed.groups, queries, keys, values, strict=True):
         times = q.shape[1] // k.shape[1]
-        wide = [part if times == 1 else part.repeat_interleave(times, dim=1) for part in (k, v)]
+        wide_k, wide_v = [part if times == 1 else part.repeat_interleave(times, dim=1) for part in (k, v)]
         kept: list[_Kept] = []
-        with _keeping(wide, (k.detach(), v.detach()), times, kept):
+        with _keeping((wide_k, wide_v), (k.detach(), v.detach()), times, kept):
             output = nn.functional.scaled_dot_product_attention(
-                q, *wide, attn_mask=group.mask, is_causal=packed.is_causal and group.width > 1, scale=scaling
+                q, wide_k, wide_v, attn_mask=group.mask, is_causal=packed.is_causal and group.width > 1, scale=scaling
             )
         index = packed.groups_from_packed[begin : begin + group.rows * group.width]
         begin += len(index)

@@ -5,7 +5,6 @@ Outputs are the library's to the bit, gradients up to rounding.
 
 from __future__ import annotations
 
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,9 +31,13 @@ def is_gated(module: nn.Module) -> bool:
     return _GatedMLP.equals(module)
 
 
-@cache
 def _with_own(own: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:
-    return type(kind.__name__, (own, kind), {})
+    if (own, kind) not in _CLASSES:
+        _CLASSES[own, kind] = type(kind.__name__, (own, kind), {})
+    return _CLASSES[own, kind]
+
+
+_CLASSES: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}
 
 
 class _RMSNorm(nn.Module):
@@ -107,7 +110,7 @@ class _GatedMLP(nn.Module):
         }
         some = torch.linspace(-5.0, 5.0, 32).view(2, -1)
         try:
-            output = type(module).forward(SimpleNamespace(**parts, act_fn=module.act_fn), some)  # type: ignore[arg-type]
+            output = type(module).forward(SimpleNamespace(**parts, act_fn=module.act_fn), some)
         except (AttributeError, TypeError):
             return False
         return torch.equal(output, -(nn.functional.silu(some + 1) * (2 * some - 1)))
