@@ -32,10 +32,8 @@ from embrew.ranking import top
 from embrew.text_encoder import TextEncoder, encode_options, unit_vectors
 
 DEPTH, DEPTH_SHARE = 10, 10  # ranks in which a question has to find its passage: this many, or one in ten of few
-COPIED, COPY_WORDS = (
-    0.6,
-    5,
-)  # share of a question's words that its passage may have in one row; shorter rows are no copy
+COPIED = 0.6  # share of a question's words that its passage may have in one row
+COPY_WORDS = 5  # shorter rows are no copy
 QUERIES = 256  # searched at once
 REASONS = ("empty", "cut", "copy", "language", "duplicate", "not found")
 STOP_WORDS = {
