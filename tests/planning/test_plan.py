@@ -74,7 +74,7 @@ def test_bytes_of_an_optimiser():
 
 
 def test_memory_by_hand():
-    """A LoRA of rank 4 on two layers; 8 states and 4 inner ones of a token are kept in each, and in one more, on a GPU."""
+    """A LoRA of rank 4 on two layers; of a token, 8 states and 4 inner ones are kept in each, and in one more."""
     config = LlamaConfig(
         vocab_size=100, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1,
