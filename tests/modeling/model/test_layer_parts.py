@@ -48,7 +48,7 @@ def found(model: Any, ids: Tensor, *, short: bool = False) -> tuple[Tensor, dict
 
 @pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_outputs_are_the_of_library_to_the_bit_and_gradients_up_to_rounding(dropout, short):
+def test_outputs_are_those_of_the_library_to_the_bit_and_gradients_up_to_rounding(dropout, short):
     library, ids = adapted(dropout), torch.randint(0, 50, (3, 7))
     ours = copy.deepcopy(library)
     use_own_parts(ours)
