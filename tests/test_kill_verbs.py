@@ -55,6 +55,9 @@ FROM_NOTHING: dict[str, Command] = {
     "average": lambda given, version, out: [
         *("average", given / "encoder-old", given / f"encoder-{version}", "--output", out, "--verify", "off")
     ],
+    "center": lambda given, version, out: [
+        *("center", given / f"encoder-{version}", "--texts", given / "pairs.jsonl", "-o", out, "--verify", "off")
+    ],
     "export": lambda given, version, out: ["export", given / f"encoder-{version}", out, "--verify", "off"],
     "data mine": lambda given, version, out: [
         *("data", "mine", given / f"encoder-{version}", given / "pairs.jsonl", out)

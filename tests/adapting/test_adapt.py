@@ -103,7 +103,9 @@ def test_from_pairs_and_documents_to_an_export(model_folder, tmp_path, monkeypat
     plan = json.loads((out / "plans" / "llama.json").read_text())
     best = max(("mean", "prompteol"), key=lambda name: plan["poolings"][name])
     assert set(plan["poolings"]) == {"mean", "prompteol", f"{best}-centered"}, "of a quick run"
-    assert (out / "model" / "llama--centered").is_dir() == plan["as_is"].endswith("-centered")
+    is_centered = plan["as_is"].endswith("-centered")
+    assert (out / "model" / "llama--centered").is_dir() == is_centered
+    assert ("model/llama--centered/checksums.json" in plan["files"]) == is_centered
     assert set(read_defaults().poolings) == {"last", "mean", "weighted_mean", "echo", "prompteol"}
     lengths = Recipe.load(out / "recipes" / "llama--contrast.yaml").encoder.max_length
     assert lengths.document < 512

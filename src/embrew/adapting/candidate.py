@@ -59,7 +59,8 @@ class Plan:
         inputs: model, data and options that the plan depends on.
         trained: names of the recipes to train.
         minutes: time of training of each recipe.
-        files: sha256 of the recipes and of mined pairs, by path in the output folder.
+        files: sha256 of the recipes, of mined pairs and of the list of a centred encoder, by path in the output
+            folder.
         as_is: name of a bare language model's best untrained pooling on dev; empty for other models.
         parameters: number of the model's weights.
         milliseconds: time to encode a text.
@@ -145,15 +146,21 @@ class Candidate:
 
     @property
     def centered(self) -> Path:
-        """The folder of a bare language model with its best untrained pooling, centred, where dev says that it pays."""
+        """The folder of a bare language model with its best untrained pooling, centred, if dev said that it pays."""
         return self.subfolder(TRAINED, CENTERED)
+
+    @property
+    def is_centered(self) -> bool:
+        """Whether the plan's untrained pooling is the centred one."""
+        plan = read_plan(self.plan_file, self.folder, inputs=self.inputs)
+        return plan is not None and plan.as_is.endswith(f"-{CENTERED}")
 
     @property
     def as_is_model(self) -> str:
         """The folder, recipe or name that opens the model as it is scored before training."""
         if not self.start.is_bare:
             return self.start.model
-        return str(self.centered if self.centered.is_dir() else self.recipe_file(AS_IS))
+        return str(self.centered if self.is_centered else self.recipe_file(AS_IS))
 
     @property
     def plan_file(self) -> Path:
@@ -194,7 +201,7 @@ class Candidate:
         """Open the model as it is scored before training; a bare language model with its best untrained pooling."""
         if not self.start.is_bare:
             return self.start.open()
-        if self.centered.is_dir():
+        if self.is_centered:
             trust = Recipe.load(self.recipe_file(AS_IS)).encoder.trust_remote_code
             return Encoder.from_pretrained(self.centered, trust_remote_code=trust)
         return build.encoder(Recipe.load(self.recipe_file(AS_IS), [("encoder.model", self.start.model)]))

@@ -41,7 +41,8 @@ from embrew.adapting.starts import open_to_train
 from embrew.analysis.uniformity import evaluation_of
 from embrew.data.reading import expand
 from embrew.encoder import Encoder
-from embrew.files.checksums import file_sha256, is_intact, sealed
+from embrew.files.checksums import NAME as CHECKSUMS
+from embrew.files.checksums import file_sha256, sealed
 from embrew.files.reading import read_json
 from embrew.files.writing import write_json
 from embrew.model.center import centered
@@ -87,9 +88,9 @@ def _plan_bare(candidate: Candidate) -> Plan:
     best = max(scores, key=lambda name: scores[name])
     logger.info("without training, the best pooling on dev is %s (%.1f)", best, 100 * scores[best])
     write_recipe(candidate.recipe_file(AS_IS), recipes[best], f"{best}: the best untrained pooling on dev.")
-    as_is = _score_centered(candidate, with_recipe_settings(encoder, recipes[best]), best, scores)
     if earlier:
         return earlier
+    as_is = _score_centered(candidate, with_recipe_settings(encoder, recipes[best]), best, scores)
     first = max(defaults.contrast, key=lambda name: scores.get(name, -1.0))
     dev_seconds = results[first].seconds if first in results else max(result.seconds for result in results.values())
     milliseconds = _milliseconds(with_recipe_settings(encoder, recipes[best]), data)
@@ -104,7 +105,7 @@ def _plan_bare(candidate: Candidate) -> Plan:
         inputs=candidate.inputs,
         trained=list(methods),
         minutes=defaults.minutes,
-        files=_file_hashes(candidate, methods),
+        files=_file_hashes(candidate, methods, is_centered=as_is != best),
         as_is=as_is,
         parameters=_parameters(encoder.backbone),
         milliseconds=milliseconds,
@@ -138,8 +139,7 @@ def _score_centered(candidate: Candidate, encoder: Encoder, best: str, scores: d
         logger.info("centred, it is no better on dev (%.1f)", 100 * scores[name])
         return best
     logger.info("without the mean and %d components, it has %.1f", settings.components, 100 * scores[name])
-    if not (candidate.centered.is_dir() and is_intact(candidate.centered)):
-        new.save_pretrained(candidate.centered, overwrite=candidate.centered.exists())
+    new.save_pretrained(candidate.centered, overwrite=True)
     return name
 
 
@@ -317,10 +317,10 @@ def _searched_rate(
     return key, float(best)
 
 
-def _file_hashes(candidate: Candidate, trained: Iterable[str]) -> dict[str, str]:
-    """Return the sha256 of the recipes and of the mined pairs, by path in the output folder."""
+def _file_hashes(candidate: Candidate, trained: Iterable[str], *, is_centered: bool = False) -> dict[str, str]:
+    """Return the sha256 of recipes, mined pairs and the centred encoder's checksums, by path in the output folder."""
     mined = candidate.folder / MINED / f"{candidate.start.name}.jsonl"
-    files = [*map(candidate.recipe_file, trained), mined]
+    files = [*map(candidate.recipe_file, trained), mined, *([candidate.centered / CHECKSUMS] if is_centered else [])]
     return {str(file.relative_to(candidate.folder)): file_sha256(file) for file in files if file.is_file()}
 
 
