@@ -72,7 +72,8 @@ def main() -> None:
         print(f"{name}: {time.process_time() - began:.0f} CPU seconds", flush=True)
         names = [text.partition("=")[0] for text in asked.encoders]
         words = [*names, "--untrained", *(Path(text).name for text in asked.untrained), "--layers", *asked.layers]
-        command = " ".join(["python benchmarks/readouts.py", *words, "--texts", str(asked.texts)])
+        words += ["--texts", f"{asked.texts}", *(["--pairs", f"{asked.pairs}"] if asked.pairs else [])]
+        command = " ".join(["python benchmarks/readouts.py", *words])
         write_page(asked.name, asked.output, rows, setting, command)
 
 
