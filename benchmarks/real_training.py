@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def embrew_side(
     torch.manual_seed(harness.SEED)
     objective: Any = build.objective(recipe.stages[0].objective)
     if kind is not None:
-        objective = kind(**{name: getattr(objective, name) for name in objective.__dataclass_fields__})
+        objective = kind(**{one.name: getattr(objective, one.name) for one in fields(objective) if one.init})
     with within():
         encoder = build.starting_encoder(recipe, 0, None, device=torch.device("cpu"))
         build.prepare_encoder(encoder, recipe, 0, objective)
