@@ -353,12 +353,12 @@ class SearchIndex:
         its other rows are put into a new block, and so are those of small blocks when there are more than 32.
         """
         documents = _documents(documents, self.encoder)
-        earlier = _Earlier.of(self.documents, documents)
+        earlier = _Earlier.compare(self.documents, documents)
         positions = np.full(len(documents), -1)  # in this index, of documents that keep their row
         is_same = earlier.identical >= 0
         positions[is_same] = self._rows[earlier.identical[is_same]]
         keep = self._blocks_to_keep(positions)
-        of_blocks = self._blocks.of(positions)
+        of_blocks = self._blocks.block_numbers(positions)
         appended = np.flatnonzero(~(is_same & keep[of_blocks]))
         sources = earlier.sources[appended]
         texts = {documents[i].content: documents[i] for i in appended[sources < 0].tolist()}
@@ -382,7 +382,7 @@ class SearchIndex:
     def _blocks_to_keep(self, positions: np.ndarray) -> np.ndarray:
         """Return which blocks an update keeps, given the positions of the documents that are the same."""
         sizes = np.diff(self._blocks.starts)
-        live = np.bincount(self._blocks.of(positions[positions >= 0]), minlength=len(sizes))
+        live = np.bincount(self._blocks.block_numbers(positions[positions >= 0]), minlength=len(sizes))
         keep: np.ndarray = 2 * live >= sizes
         small = keep & (sizes < _SMALL)
         return keep & ~small if small.sum() > _MOST_SMALL else keep
@@ -470,7 +470,7 @@ class _Earlier:
     changes: Changes
 
     @classmethod
-    def of(cls, older: Sequence[Document], newer: Sequence[Document]) -> _Earlier:
+    def compare(cls, older: Sequence[Document], newer: Sequence[Document]) -> _Earlier:
         """Compare two versions; texts of the older one are read once, and not held."""
         digests = [_digest(document.content) for document in newer]
         indices, wanted = {document.id: index for index, document in enumerate(newer)}, set(digests)
@@ -485,8 +485,10 @@ class _Earlier:
                 same_id[index], has_same_text[index] = number, digest == digests[index]
                 identical[index] = number if document == newer[index] else -1
         sources = np.where(has_same_text, same_id, [by_text.get(digest, -1) for digest in digests])
-        kept, shared = int(has_same_text.sum()), int((same_id >= 0).sum())
-        changes = Changes(kept=kept, changed=shared - kept, new=len(newer) - shared, dropped=len(older) - shared)
+        same_count, shared = int(has_same_text.sum()), int((same_id >= 0).sum())
+        changes = Changes(
+            kept=same_count, changed=shared - same_count, new=len(newer) - shared, dropped=len(older) - shared
+        )
         return cls(identical, sources, changes)
 
 

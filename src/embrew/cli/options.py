@@ -114,8 +114,8 @@ def options_of(
 
         @wraps(command)
         def call(*arguments: Any, **values: Any) -> Any:
-            given = {name: value for name, value in values.items() if value is not None or name not in optional}
-            return command(*arguments, **given)
+            used = {name: value for name, value in values.items() if value is not None or name not in optional}
+            return command(*arguments, **used)
 
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [*first, *added, *rest], return_annotation=inspect.signature(command, eval_str=True).return_annotation

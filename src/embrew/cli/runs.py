@@ -103,15 +103,15 @@ def cache(*, clear: bool = False) -> Record:
     Args:
         clear: Delete them; they are converted again when they are needed.
     """
-    kept = []
+    folders = []
     for folder in sorted(path for part in ("gguf", "rows") for path in (user_cache() / part).glob("[!.]*")):
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        kept.append(
+        folders.append(
             {"folder": str(folder), "kind": {"gguf": "model", "rows": "rows"}[folder.parent.name], "bytes": size}
         )
         print_line(f"{size / 1e6:8,.0f} MB  ", (str(folder), "bold"), "  deleted" if clear else "")
         if clear:
             shutil.rmtree(folder, ignore_errors=True)
-    if not kept:
+    if not folders:
         print_line(f"{user_cache()} holds no converted models or rows")
-    return {"kept": kept, "deleted": clear}
+    return {"kept": folders, "deleted": clear}

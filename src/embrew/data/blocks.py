@@ -57,7 +57,8 @@ class Block:
         np.save(vectors, self.vectors, allow_pickle=False)
         schema = _schema()
         columns = [
-            pa.array([getattr(one, name) for one in self._documents], pa.large_string()) for name in schema.names
+            pa.array([getattr(document, name) for document in self._documents], pa.large_string())
+            for name in schema.names
         ]
         with pa.OSFile(str(documents), "wb") as file, pa.ipc.new_file(file, schema) as writer:
             writer.write_batch(pa.record_batch(columns, schema=schema))
@@ -147,7 +148,7 @@ class Blocks:
         self.blocks = list(blocks)
         self.starts: np.ndarray = np.cumsum([0, *(block.shape[0] for block in blocks)])
 
-    def of(self, positions: np.ndarray) -> np.ndarray:
+    def block_numbers(self, positions: np.ndarray) -> np.ndarray:
         """Return the number of the block that holds each position."""
         numbers: np.ndarray = np.searchsorted(self.starts, positions, side="right") - 1
         return numbers
@@ -169,7 +170,7 @@ class Blocks:
 
     def _parts(self, positions: np.ndarray) -> Iterator[tuple[Block | StoredBlock, np.ndarray, np.ndarray]]:
         """Yield blocks, the indices of the positions in each, and the rows of these."""
-        numbers = self.of(positions)
+        numbers = self.block_numbers(positions)
         for number in np.unique(numbers).tolist():
             indices = np.flatnonzero(numbers == number)
             yield self.blocks[number], indices, positions[indices] - self.starts[number]
@@ -206,7 +207,7 @@ class Documents(Sequence[Document]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
             return NotImplemented
-        return len(self) == len(other) and all(one == two for one, two in zip(self, other, strict=True))
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 

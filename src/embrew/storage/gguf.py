@@ -222,8 +222,8 @@ def _unknown_word_rule(files: Sequence[Path]) -> str | None:
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
     about = metadata(files)
-    rule, known = about.get("tokenizer.ggml.pre"), (*NFC, *GGUF_PRE_TOKENIZER_SPLITS, *GPT2_WORDS)
-    return rule if about.get("tokenizer.ggml.model") == "gpt2" and rule not in known else None
+    rule, rules = about.get("tokenizer.ggml.pre"), (*NFC, *GGUF_PRE_TOKENIZER_SPLITS, *GPT2_WORDS)
+    return rule if about.get("tokenizer.ggml.model") == "gpt2" and rule not in rules else None
 
 
 def complete_tokenizer(tokenizer: PreTrainedTokenizerBase, files: Sequence[Path]) -> PreTrainedTokenizerBase:

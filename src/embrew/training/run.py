@@ -301,10 +301,10 @@ class Run:
             encoder.steps = total - steps + number
             encoder.card_facts = without_scores(record)
             folder = self.folders[index].with_name(f"{name}{checkpoints.STEP_SUFFIX}{number}")
-            kept = encoder
+            to_save = encoder
             if encoder.center is not None:
-                kept = centered(encoder, self.center_texts, self.components)
-            kept.save_pretrained(
+                to_save = centered(encoder, self.center_texts, self.components)
+            to_save.save_pretrained(
                 folder, overwrite=self.resume, verify=self.verify, recipe=self.recipe.public().to_yaml()
             )
         checkpoints.load_trained(step, tensors)

@@ -349,9 +349,9 @@ def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int, questions: Ques
     """Return the rows to train on; pairs of passages are added where there are few."""
     rows = [_row(pair, from_passage=False) for pair in clean.pairs]
     if len(rows) < SELF_SUPERVISED_BELOW:
-        made = (questions or first_sentences)(clean.passages, held_out=False)
-        made = without_held_out((), made, held_pairs).pairs
-        rows += [_row(pair, from_passage=True) for pair in sample_in_order(made, MAX_MADE_PAIRS, seed=seed)]
+        from_passages = (questions or first_sentences)(clean.passages, held_out=False)
+        from_passages = without_held_out((), from_passages, held_pairs).pairs
+        rows += [_row(pair, from_passage=True) for pair in sample_in_order(from_passages, MAX_MADE_PAIRS, seed=seed)]
     elif questions is not None:
         logger.info("no questions are written: there are %d pairs to train on", len(rows))
     return rows

@@ -109,24 +109,25 @@ def write_questions(
     written, minutes = job.write(for_questions, only_first=dry_run)
     texts = [passage.content for passage in searched]
     questions = check_questions(texts, written, search_by(check, texts))
-    kept = [question for question in questions if question.reason is None]
-    rows = [_pair(question, searched[question.passage]) for question in kept]
-    if not kept:
+    accepted = [question for question in questions if question.reason is None]
+    rows = [_pair(question, searched[question.passage]) for question in accepted]
+    if not accepted:
         logger.warning("no question is kept; give a larger writer, or see why: %s", rejections(questions))
     if not dry_run:
         job.write_checked(questions, searched)
         if teacher is not None:
             rows = with_margins(rows, texts, teacher, miner=None if check == "bm25" else check)
         write_jsonl(target, rows, overwrite=overwrite)
-    shown = [_checked_row(question, searched[question.passage]) for question in questions]
+    checked_rows = [_checked_row(question, searched[question.passage]) for question in questions]
     examples = {
-        kind: [row for row in shown if row["kept"] is keeps] for kind, keeps in (("kept", True), ("rejected", False))
+        kind: [row for row in checked_rows if row["kept"] is keeps]
+        for kind, keeps in (("kept", True), ("rejected", False))
     }
     return {
         "passages": len(for_questions),
         "tokens": job.tokens,
         "questions": len(questions),
-        "kept": len(kept),
+        "kept": len(accepted),
         "rejected": rejections(questions),
         "minutes": minutes,
         "output": None if dry_run else str(target),
@@ -258,8 +259,8 @@ class Job:
         """Write all questions with ranks, scores and reasons, and log how many are kept."""
         write_jsonl(self.checked_file, (_checked_row(question, passages[question.passage]) for question in questions))
         rejected = ", ".join(f"{count} {reason}" for reason, count in rejections(questions).items())
-        kept = sum(question.reason is None for question in questions)
-        logger.info("%d of %d questions are kept; rejected: %s", kept, len(questions), rejected or "none")
+        accepted = sum(question.reason is None for question in questions)
+        logger.info("%d of %d questions are kept; rejected: %s", accepted, len(questions), rejected or "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,8 +293,8 @@ class QuestionMaker:
         is scored on them, finds.
         """
         able = [passage for passage in passages if can_have_questions(passage)]
-        most = min(self.most, 2 * MAX_MADE_QUESTIONS) if held_out else self.most
-        chosen = sample_in_order(able, most, seed=self.seed)
+        max_passages = min(self.most, 2 * MAX_MADE_QUESTIONS) if held_out else self.most
+        chosen = sample_in_order(able, max_passages, seed=self.seed)
         name, per_passage = ("held-out", 1) if held_out else ("train", self.per_passage)
         job = Job(base=self.folder / name, writer=self.writer, per_passage=per_passage, seed=self.seed)
         written, _ = job.write(chosen)
@@ -302,8 +303,8 @@ class QuestionMaker:
         texts = [passage.content for passage in searched]
         questions = check_questions(texts, written, None if held_out else search_by("bm25", texts))
         job.write_checked(questions, searched)
-        kept = [question for question in questions if question.reason is None]
-        return [QA(q.text, texts[q.passage], source=searched[q.passage].id) for q in kept]
+        accepted = [question for question in questions if question.reason is None]
+        return [QA(q.text, texts[q.passage], source=searched[q.passage].id) for q in accepted]
 
 
 def _read_block(file: Path, count: int) -> list[list[Written]]:

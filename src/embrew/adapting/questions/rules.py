@@ -120,7 +120,7 @@ def _searched(questions: Sequence[Question], passages: Sequence[str], search: Se
     keys = [normalised(passage) for passage in passages]
     to_search = [question for question in questions if question.reason is None]
     depth = min(DEPTH, math.ceil(len(passages) / DEPTH_SHARE))
-    found: dict[str, tuple[int | None, float | None]] = {}
+    results: dict[str, tuple[int | None, float | None]] = {}
     for start in range(0, len(to_search), QUERIES):
         batch = to_search[start : start + QUERIES]
         scores, rows = search.top([question.text for question in batch], depth)
@@ -130,12 +130,12 @@ def _searched(questions: Sequence[Question], passages: Sequence[str], search: Se
                 for rank, (score, row) in enumerate(zip(own_scores, own_rows, strict=True), start=1)
                 if score > 0 and keys[row] == keys[question.passage]
             ]
-            found[question.text] = ranks[0] if ranks else (None, None)
+            results[question.text] = ranks[0] if ranks else (None, None)
     for question in questions:
         if question.reason is not None:
             yield question
             continue
-        rank, score = found[question.text]
+        rank, score = results[question.text]
         yield Question(question.text, question.passage, None if rank else "not found", rank, score)
 
 
@@ -157,9 +157,9 @@ def is_copy(question: str, passage: str) -> bool:
     >>> is_copy("Was it signed in the old town hall?", passage), is_copy("Where was the treaty signed?", passage)
     (True, False)
     """
-    asked, given = words(question), words(passage)
-    row = longest_row(asked, given)
-    return row >= COPY_WORDS and row > COPIED * len(asked)
+    question_words, passage_words = words(question), words(passage)
+    row = longest_row(question_words, passage_words)
+    return row >= COPY_WORDS and row > COPIED * len(question_words)
 
 
 def longest_row(first: Sequence[str], second: Sequence[str]) -> int:
@@ -190,8 +190,8 @@ def same_language(question: str, passage: str) -> bool:
     (language, count), (_, next_count) = _stop_words(passage).most_common(2)
     if count == next_count:
         return True
-    asked = _stop_words(question)
-    return asked[language] >= max(asked.values())
+    question_stop_words = _stop_words(question)
+    return question_stop_words[language] >= max(question_stop_words.values())
 
 
 def script(text: str) -> str | None:

@@ -57,19 +57,19 @@ def with_margins(
             by_pair = {(row["query"], row["positive"]): row["negatives"] for row in mined.rows}
         except NoNegatives as error:
             logger.warning("%s", error)
-    found = [{**row, "negatives": by_pair.get((row["query"], row["positive"]), [])} for row in rows]
+    with_negatives = [{**row, "negatives": by_pair.get((row["query"], row["positive"]), [])} for row in rows]
     if not crossed and miner is not None:
         encoder = open_model(teacher)
     score = cross_scores(teacher) if crossed else cosine_scores(encoder)
-    documents = [[row["positive"], *row["negatives"]] for row in found]
+    documents = [[row["positive"], *row["negatives"]] for row in with_negatives]
     scores = score(
-        [row["query"] for row, texts in zip(found, documents, strict=True) for _ in texts],
+        [row["query"] for row, texts in zip(with_negatives, documents, strict=True) for _ in texts],
         [text for texts in documents for text in texts],
     ).tolist()
     ends = np.cumsum([len(texts) for texts in documents]).tolist()
     return [
         {**row, "scores": scores[end - len(texts) : end]}
-        for row, texts, end in zip(found, documents, ends, strict=True)
+        for row, texts, end in zip(with_negatives, documents, ends, strict=True)
     ]
 
 
@@ -120,8 +120,8 @@ def cosine_scores(encoder: TextEncoder) -> Score:
         return unit_vectors(encode(list(unique), **options), what="texts")[[unique[text] for text in texts]]
 
     def score(queries: Sequence[str], documents: Sequence[str]) -> np.ndarray:
-        asked, found = vectors(encoder.encode_query, queries), vectors(encoder.encode_document, documents)
-        cosines: np.ndarray = (asked * found).sum(-1, dtype=np.float64)
+        of_queries, of_documents = vectors(encoder.encode_query, queries), vectors(encoder.encode_document, documents)
+        cosines: np.ndarray = (of_queries * of_documents).sum(-1, dtype=np.float64)
         return COSINE_SCALE * cosines
 
     return score

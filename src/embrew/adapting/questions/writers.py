@@ -184,8 +184,8 @@ class LocalWriter:
                 rows, source="text", num_return_sequences=count, batch_size=len(rows), **options
             )
         questions = [(questions_in(text) or [""])[0] for text in written]
-        whole = [self._is_whole(text) for text in written]
-        pairs = [Written(*pair) for pair in zip(questions, whole, strict=True)]
+        are_complete = [self._is_whole(text) for text in written]
+        pairs = [Written(*pair) for pair in zip(questions, are_complete, strict=True)]
         return [pairs[start : start + count] for start in range(0, len(pairs), count)]
 
     def _ids(self, text: str) -> list[int]:
@@ -269,9 +269,9 @@ class ServerWriter:
             return list(pool.map(lambda passage: self._ask(passage, count, seed), passages))
 
     def _ask(self, passage: str, count: int, seed: int) -> list[Written]:
-        several = {"count": f"{count} different questions", "form": "the questions only, one per line"}
-        one = {"count": "one question", "form": "the question only"}
-        message = ASK.format(**(one if count == 1 else several), passage=passage)
+        for_several = {"count": f"{count} different questions", "form": "the questions only, one per line"}
+        for_one = {"count": "one question", "form": "the question only"}
+        message = ASK.format(**(for_one if count == 1 else for_several), passage=passage)
         answer = self.client.answer(
             "/chat/completions",
             {
@@ -287,10 +287,10 @@ class ServerWriter:
             lines, reason = questions_in(choice["message"]["content"] or ""), choice.get("finish_reason")
         except (LookupError, TypeError, AttributeError) as error:
             raise self._not_of_api(answer, "/chat/completions") from error
-        whole = [True] * len(lines)
+        are_complete = [True] * len(lines)
         if lines and reason == "length":
-            whole[-1] = ends_sentence(lines[-1])
-        return [Written(*pair) for pair in zip(lines, whole, strict=True)][:count]
+            are_complete[-1] = ends_sentence(lines[-1])
+        return [Written(*pair) for pair in zip(lines, are_complete, strict=True)][:count]
 
     def _first_model(self) -> str:
         answer = self.client.answer("/models")

@@ -258,21 +258,21 @@ class _Kept:
         self.get = get
 
 
-def _keeping(wide: Sequence[Tensor], narrow: Sequence[Tensor], times: int, kept: list[_Kept]) -> Any:
-    """Return a context whose graph keeps heads without their copies; what else it keeps is added to `kept`."""
+def _keeping(wide: Sequence[Tensor], narrow: Sequence[Tensor], times: int, saved: list[_Kept]) -> Any:
+    """Return a context whose graph keeps heads without their copies; what else it keeps is added to `saved`."""
 
     def keep(tensor: Tensor) -> _Kept:
         for copied, part in zip(wide, narrow, strict=True):
             if times > 1 and _is_same(tensor, copied):
                 return _Kept(partial(part.repeat_interleave, times, dim=1))
-        kept.append(_Kept(lambda: tensor))
-        return kept[-1]
+        saved.append(_Kept(lambda: tensor))
+        return saved[-1]
 
-    return torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one.get())
+    return torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor.get())
 
 
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+def _is_same(first: Tensor, second: Tensor) -> bool:
+    return first.data_ptr() == second.data_ptr() and first.shape == second.shape and first.stride() == second.stride()
 
 
 CHANGES = ("softcap", "position_bias", "cache")  # arguments by which the library's sdpa is more than PyTorch's
@@ -292,16 +292,16 @@ def _attend_keeping_once(
     for group, q, k, v in zip(packed.groups, queries, keys, values, strict=True):
         times = q.shape[1] // k.shape[1]
         wide_k, wide_v = [part if times == 1 else part.repeat_interleave(times, dim=1) for part in (k, v)]
-        kept: list[_Kept] = []
-        with _keeping((wide_k, wide_v), (k.detach(), v.detach()), times, kept):
+        saved: list[_Kept] = []
+        with _keeping((wide_k, wide_v), (k.detach(), v.detach()), times, saved):
             output = nn.functional.scaled_dot_product_attention(
                 q, wide_k, wide_v, attn_mask=group.mask, is_causal=packed.is_causal and group.width > 1, scale=scaling
             )
         index = packed.groups_from_packed[begin : begin + group.rows * group.width]
         begin += len(index)
-        for one in kept:
-            if _is_same(one.get(), output):
-                one.get = partial(_regrouped, all_outputs, index, group)
+        for tensor in saved:
+            if _is_same(tensor.get(), output):
+                tensor.get = partial(_regrouped, all_outputs, index, group)
         outputs.append(output.transpose(1, 2))
     together = packed.ungroup(outputs)
     all_outputs.append(together.detach())  # without its graph, which would keep itself

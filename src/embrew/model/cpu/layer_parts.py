@@ -18,9 +18,9 @@ from embrew.model.cpu.lora_linear import LoraLinear
 def use_own_parts(model: nn.Module) -> None:
     """Give those norms and feed-forward parts of a model this arithmetic that are measured to have the same outputs."""
     for module in model.modules():
-        for own in (_RMSNorm, _GatedMLP):
-            if not isinstance(module, own) and own.equals(module):
-                module.__class__ = _with_own(own, type(module))
+        for replacement in (_RMSNorm, _GatedMLP):
+            if not isinstance(module, replacement) and replacement.equals(module):
+                module.__class__ = _with_own(replacement, type(module))
 
 
 def is_gated(module: nn.Module) -> bool:
@@ -31,10 +31,10 @@ def is_gated(module: nn.Module) -> bool:
     return _GatedMLP.equals(module)
 
 
-def _with_own(own: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:
-    if (own, kind) not in _CLASSES:
-        _CLASSES[own, kind] = type(kind.__name__, (own, kind), {})
-    return _CLASSES[own, kind]
+def _with_own(replacement: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:
+    if (replacement, kind) not in _CLASSES:
+        _CLASSES[replacement, kind] = type(kind.__name__, (replacement, kind), {})
+    return _CLASSES[replacement, kind]
 
 
 _CLASSES: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}

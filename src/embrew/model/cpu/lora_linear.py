@@ -177,9 +177,9 @@ class _LoraProducts(torch.autograd.Function):
             downs = [_empty_down(len(rows), rows.dtype, layer[2]) for layer in layers]
             for drawn, down, layer in zip(masks, downs, layers, strict=True):
                 output = room(rows, len(rows), len(layer[0]))
-                kept, factor = _adapted(rows, drawn, down, output, *layer)
+                layer_saved, factor = _adapted(rows, drawn, down, output, *layer)
                 outputs.append(_shaped(output, x))
-                saved += kept
+                saved += layer_saved
                 factors.append(factor)
         adapted = any(a is not None for a in saved[1::5])
         ctx.save_for_backward(rows if adapted else None, *saved)
@@ -195,10 +195,10 @@ class _LoraProducts(torch.autograd.Function):
         with torch.autocast(grads[0].device.type, enabled=False):
             for i, (grad, factor) in enumerate(zip(grads, ctx.factors, strict=True)):
                 wants = ctx.needs_input_grad[0], *ctx.needs_input_grad[3 + 5 * i + 2 : 3 + 5 * i + 4]
-                kept = _Saved(*saved[5 * i : 5 * i + 5])
+                layer_saved = _Saved(*saved[5 * i : 5 * i + 5])
                 grad = _rows(grad, ctx.rows_dtype)
-                narrow, for_a, for_b = _for_factors(grad, rows, kept, factor, wants)
-                total = _for_input(grad, narrow, kept, total) if wants[0] else None
+                narrow, for_a, for_b = _for_factors(grad, rows, layer_saved, factor, wants)
+                total = _for_input(grad, narrow, layer_saved, total) if wants[0] else None
                 gradients += [None, None, for_a, for_b, None]
         for_x = None if total is None else total[: ctx.shape[:-1].numel()].to(ctx.dtype).view(ctx.shape)
         return for_x, None, None, *gradients
@@ -219,8 +219,8 @@ class _GatedLoraProducts(torch.autograd.Function):
             down = _empty_down(len(output), dtype, layer[2])
             act = torch.ops.aten.silu.out(gate, out=room(gate, *gate.shape))
             rows = _rows(act.mul_(up), dtype)
-            kept, ctx.factor = _adapted(rows, drawn, down, output, *layer, reuses_rows=True)
-        ctx.save_for_backward(gate, up, *kept)
+            layer_saved, ctx.factor = _adapted(rows, drawn, down, output, *layer, reuses_rows=True)
+        ctx.save_for_backward(gate, up, *layer_saved)
         ctx.rows_dtype = rows.dtype
         return _shaped(output, gate)
 
@@ -228,13 +228,15 @@ class _GatedLoraProducts(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         gate, up, *saved = ctx.saved_tensors
-        kept, wants = _Saved(*saved), (True, *ctx.needs_input_grad[6:8])
+        layer_saved, wants = _Saved(*saved), (True, *ctx.needs_input_grad[6:8])
         with torch.autocast(gate.device.type, enabled=False):
             grad, act = _rows(grads[0], ctx.rows_dtype), nn.functional.silu(gate)
-            rows = _rows(act * up, ctx.rows_dtype) if kept.a is not None else None
-            narrow, for_a, for_b = _for_factors(grad, rows, kept, ctx.factor, wants, reuses_rows=True)
+            rows = _rows(act * up, ctx.rows_dtype) if layer_saved.a is not None else None
+            narrow, for_a, for_b = _for_factors(grad, rows, layer_saved, ctx.factor, wants, reuses_rows=True)
             del rows
-            total = _for_input(grad, narrow, kept, None)[: gate.shape[:-1].numel()].to(gate.dtype).view(gate.shape)
+            total = (
+                _for_input(grad, narrow, layer_saved, None)[: gate.shape[:-1].numel()].to(gate.dtype).view(gate.shape)
+            )
             for_up = act.mul_(total)
             for_gate = torch.ops.aten.silu_backward.grad_input(total.mul_(up), gate, grad_input=total)
         return for_gate, for_up, None, None, None, None, for_a, for_b, None
@@ -278,29 +280,29 @@ def _empty_down(rows: int, dtype: torch.dtype, a: Tensor | None) -> Tensor | Non
 
 
 def _for_factors(
-    grad: Tensor, rows: Tensor | None, kept: _Saved, factor: float, wants: Sequence[bool], *, reuses_rows: bool = False
+    grad: Tensor, rows: Tensor | None, saved: _Saved, factor: float, wants: Sequence[bool], *, reuses_rows: bool = False
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the gradient of (x ∘ mask) Aᵀ, and those of A and B where they are wanted."""
-    if kept.a is None or kept.up is None or kept.down is None or rows is None:
+    if saved.a is None or saved.up is None or saved.down is None or rows is None:
         return None, None, None
     _, wants_a, wants_b = wants
-    narrow, for_a, for_b = grad @ kept.up, None, None
+    narrow, for_a, for_b = grad @ saved.up, None, None
     if wants_b:
-        for_b = (kept.down.T @ grad).T.to(kept.a.dtype) * factor
+        for_b = (saved.down.T @ grad).T.to(saved.a.dtype) * factor
     if wants_a:
-        mask = None if kept.positions is None else Mask(kept.positions)
-        for_a = (narrow.T @ _dropped(rows, mask, in_place=reuses_rows)).to(kept.a.dtype)
+        mask = None if saved.positions is None else Mask(saved.positions)
+        for_a = (narrow.T @ _dropped(rows, mask, in_place=reuses_rows)).to(saved.a.dtype)
     return narrow, for_a, for_b
 
 
-def _for_input(grad: Tensor, narrow: Tensor | None, kept: _Saved, total: Tensor | None) -> Tensor:
+def _for_input(grad: Tensor, narrow: Tensor | None, saved: _Saved, total: Tensor | None) -> Tensor:
     """Return the gradient of the rows that are read, added to `total` if it is given."""
-    total = grad @ kept.base if total is None else torch.addmm(total, grad, kept.base, out=total)
-    if kept.a is None or narrow is None:
+    total = grad @ saved.base if total is None else torch.addmm(total, grad, saved.base, out=total)
+    if saved.a is None or narrow is None:
         return total
-    if kept.positions is None:
-        return torch.addmm(total, narrow, kept.a.to(grad.dtype), out=total)
-    return total.add_(Mask(kept.positions).apply_(narrow @ kept.a.to(grad.dtype)))
+    if saved.positions is None:
+        return torch.addmm(total, narrow, saved.a.to(grad.dtype), out=total)
+    return total.add_(Mask(saved.positions).apply_(narrow @ saved.a.to(grad.dtype)))
 
 
 def _dropped(rows: Tensor, mask: Mask | None, *, in_place: bool) -> Tensor:
