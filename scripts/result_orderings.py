@@ -9,15 +9,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from result_cells import page_of, result
+from result_cells import has_result, page_of, result
 from result_scores import KEYS, Comparison, comparisons
-from verdicts import AGAINST, FOR, NOT_MEASURED, NOT_RUN, OPEN, REFUTED, REPRODUCED, UNRESOLVED, VERDICTS, combine
+from verdicts import (
+    AGAINST,
+    FOR,
+    NOT_MEASURED,
+    NOT_RUN,
+    OPEN,
+    REFUTED,
+    REPRODUCED,
+    SEEDS,
+    UNRESOLVED,
+    VERDICTS,
+    combine,
+)
 
 from embrew.settings.yaml_files import parse_yaml
 
 PLACES = {"real": "SmolLM2", "world": "small world"}
 ORDERING = ("method", "claim", "paper", "setting", *PLACES)
-OWN = ("compare", "why", "part", "cannot", "on")
+OWN = ("compare", "why", "part", "cannot", "on", "needs")
+HOURS = "gpu-hours"  # hours per row and seed, of `benchmarks/gpu_hours.py`
 DECIDING = {REPRODUCED: FOR, REFUTED: AGAINST}
 CODE = re.compile(r"`[^`]*`")
 FIGURE = re.compile(r"(?<![\w-])\d+(?![\dA-Z])")
@@ -33,6 +46,7 @@ class Place:
     why: Mapping[str, str] = field(default_factory=dict)
     part: str = ""
     cannot: str = ""
+    needs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def verdict(self) -> str:
         """Return the verdict, computed from the comparisons."""
@@ -54,7 +68,19 @@ class Place:
         weak = [outcome.by_sign for outcome in deciding]
         if weak and (any(weak) if verdict == REPRODUCED else all(weak)):
             said += ", by sign alone"
-        return f"**{verdict}**{said}{self.counted()}"
+        hours = self.hours()
+        return f"**{verdict}**{said}{self.counted()}" + (f"; needs {hours} GPU hours" if hours else "")
+
+    def hours(self) -> str:
+        """Return the hours of one GPU that three seeds of all rows need; empty if a verdict needs none, or unknown."""
+        if self.verdict() in (REPRODUCED, REFUTED) or not has_result(HOURS):
+            return ""
+        runs = {(file, row): count for file, rows in self.needs.items() for row, count in rows.items()}
+        for one in self.compared:
+            runs |= one.missing(SEEDS)
+        planned = result(HOURS)["rows"]
+        total = sum(count * planned.get(file, {}).get(row, 0.0) for (file, row), count in runs.items())
+        return f"{total:.1f}" if total else ""
 
     def reason(self) -> str:
         """Return why: the sentence written for this verdict; for a claim left open, what its comparisons lack."""
@@ -64,6 +90,9 @@ class Place:
         computed = f"Left open: {self.lacking()}." if verdict == UNRESOLVED else ""
         if verdict == NOT_MEASURED and self.compared:
             computed = "The plan has these rows, and they were not run yet."
+        if hours := self.hours():
+            gpu = result(HOURS)["gpu"]
+            computed += f" Three seeds of what is missing need {hours} hours of one {gpu} ({page_of(HOURS)})."
         said = [self.why.get(verdict, ""), computed, self.part and f"Only part of the claim is compared: {self.part}"]
         return " ".join(text for text in said if text)
 
@@ -152,7 +181,8 @@ def _place(name: str, given: Mapping[str, Any], shared: Mapping[str, Any]) -> Pl
     if not compared and not cannot and NOT_MEASURED not in why:
         raise ValueError(f"{name}: write `compare`, or `why` with the key {NOT_MEASURED!r}, or `cannot`")
     made = tuple(one for entry in compared for one in comparisons(entry, common, shared))
-    return Place(name, given.get("on", PLACES[name]), made, why, given.get("part", ""), cannot)
+    shown, part, needs = given.get("on", PLACES[name]), given.get("part", ""), given.get("needs", {})
+    return Place(name, shown, made, why, part, cannot, needs)
 
 
 def _known(given: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:

@@ -64,6 +64,16 @@ class Comparison:
             for name, row in sides
         )
 
+    def missing(self, seeds: int) -> dict[tuple[str, str], int]:
+        """Return how many runs each row lacks for that many seeds, by file and row; none of untrained rows."""
+        found = {}
+        for file, row in ((self.file, self.better), (self.than_file or self.file, self.than)):
+            table = find(result(file), path_of(self.at)) if has_result(file) else {}
+            if isinstance(row, str) and row not in self.untrained:
+                there = table.get(row, [])
+                found[file, row] = max(0, seeds - (len(there) if isinstance(there, list) else 1))
+        return found
+
     def cells(self) -> list[str]:
         """Return the comparison, both values, their difference and the result as cells of a table."""
         outcome = self.outcome()
