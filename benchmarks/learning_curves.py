@@ -70,6 +70,7 @@ def main() -> None:
             _add(f"{domain}, seed {seed}: BM25", lambda: _bm25(data, folder))  # noqa: B023
             for model in asked.only:
                 _curve(model, f"{domain}, seed {seed}", data, folder, defaults, seed)
+    _page(_results())
 
 
 def _add(key: str, score: Any) -> None:
@@ -215,7 +216,17 @@ def _page(found: Found) -> None:
             *table(["race", "pairs", "difference"], differences),
             "",
         ]
-    write("learning-curves", [*lines, *origin(list(found.values())[-1]["made"])], {"found": found})
+    curves = {
+        domain: {
+            f"{size}": {
+                model: [score / 100 for score in by_size[size]] for model, by_size in scores.items() if size in by_size
+            }
+            for size in sorted({size for by_size in scores.values() for size in by_size})
+        }
+        for domain in domains
+        for scores in [_by_size(found, domain)]
+    }
+    write("learning-curves", [*lines, *origin(list(found.values())[-1]["made"])], {"found": found, "curves": curves})
     _draw(found, domains)
 
 
