@@ -41,8 +41,15 @@ def main() -> None:
             if "recipe" in entry and entry.get("stages") != [] and key not in seen:
                 seen.add(key)
                 found |= _hours(entry, plan, file)
-    cells = [[file, row, f"{hours:.2f}"] for file, of_file in rows.items() for row, hours in of_file.items()]
-    lines = ["# Hours of one GPU per row and seed", "", *table(["plan", "row", "hours"], cells), ""]
+    cells = [[file, row, f"{60 * hours:.1f}"] for file, of_file in rows.items() for row, hours in of_file.items()]
+    lines = [
+        "# Minutes of one GPU per row and seed",
+        "",
+        f"Planned, not measured: training on one {GPU} at {UTILIZATION:.0%} of its peak.",
+        "",
+        *table(["plan", "row", "minutes"], cells),
+        "",
+    ]
     write(
         "gpu-hours", [*lines, *origin(circumstances(COMMAND))], {"gpu": GPU, "utilization": UTILIZATION, "rows": rows}
     )

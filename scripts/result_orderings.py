@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -68,19 +69,19 @@ class Place:
         weak = [outcome.by_sign for outcome in deciding]
         if weak and (any(weak) if verdict == REPRODUCED else all(weak)):
             said += ", by sign alone"
-        hours = self.hours()
-        return f"**{verdict}**{said}{self.counted()}" + (f"; needs {hours} GPU hours" if hours else "")
+        minutes = self.minutes()
+        return f"**{verdict}**{said}{self.counted()}" + (f"; needs {minutes} GPU minutes" if minutes else "")
 
-    def hours(self) -> str:
-        """Return the hours of one GPU that three seeds of all rows need; empty if a verdict needs none, or unknown."""
+    def minutes(self) -> int:
+        """Return the minutes in which one GPU trains three seeds of all rows; 0: it has a verdict, or they are unknown."""
         if self.verdict() in (REPRODUCED, REFUTED) or not has_result(HOURS):
-            return ""
+            return 0
         runs = {(file, row): count for file, rows in self.needs.items() for row, count in rows.items()}
         for one in self.compared:
             runs |= one.missing(SEEDS)
         planned = result(HOURS)["rows"]
         total = sum(count * planned.get(file, {}).get(row, 0.0) for (file, row), count in runs.items())
-        return f"{total:.1f}" if total else ""
+        return math.ceil(60 * total)
 
     def reason(self) -> str:
         """Return why: the sentence written for this verdict; for a claim left open, what its comparisons lack."""
@@ -90,10 +91,16 @@ class Place:
         computed = f"Left open: {self.lacking()}." if verdict == UNRESOLVED else ""
         if verdict == NOT_MEASURED and self.compared:
             computed = "The plan has these rows, and they were not run yet."
-        if hours := self.hours():
+        training = ""
+        if minutes := self.minutes():
             gpu = result(HOURS)["gpu"]
-            computed += f" Three seeds of what is missing need {hours} hours of one {gpu} ({page_of(HOURS)})."
-        said = [self.why.get(verdict, ""), computed, self.part and f"Only part of the claim is compared: {self.part}"]
+            training = f"Training three seeds of what is missing: {minutes} min on one {gpu} ({page_of(HOURS)})."
+        said = [
+            self.why.get(verdict, ""),
+            computed,
+            training,
+            self.part and f"Only part of the claim is compared: {self.part}",
+        ]
         return " ".join(text for text in said if text)
 
     def lacking(self) -> str:
