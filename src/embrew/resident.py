@@ -127,7 +127,7 @@ class Resident:
         self._encoders, self._together = encoders, Together(self.model, encoders)
 
     def embed_rows(self, encoders: Sequence[Encoder], rows: Sequence[Row]) -> list[Tensor] | None:
-        """Return pooled vectors of rows of several encoders, from one forward pass, with products of the base in common.
+        """Return pooled vectors of rows of several encoders, from one forward pass; products of the base are common.
 
         Args:
             encoders: the encoder of each row; all with the same attention.
