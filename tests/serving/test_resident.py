@@ -126,25 +126,15 @@ def test_a_chat_is_what_the_base_writes_alone(address, written):
     (choice,) = answer["choices"]
     assert choice["message"] == {"role": "assistant", "content": right, "refusal": None}
     assert choice["finish_reason"] == "length" and answer["model"] == "base"
-    assert (
-        answer["usage"]["completion_tokens"]
-        == 12
-        == chat(address, max_completion_tokens=12)["usage"]["completion_tokens"]
-    )
+    assert answer["usage"]["completion_tokens"] == 12
+    assert chat(address, max_completion_tokens=3)["usage"]["completion_tokens"] == 3
     parts = events(address, stream_options={"include_usage": True})
     assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts[:-1]) == right
     assert parts[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert parts[-2]["choices"][0]["finish_reason"] == "length"
     assert parts[-1]["choices"] == [] and parts[-1]["usage"] == answer["usage"] and len(parts) > 6
-    assert (
-        chat(address, [{"role": "user", "content": [{"type": "text", "text": "what is a fox?"}]}])
-        == {
-            **answer,
-            "id": (again := chat(address))["id"],
-            "created": again["created"],
-        }
-        or chat(address)["choices"] == answer["choices"]
-    )
+    in_parts = [{"role": "user", "content": [{"type": "text", "text": part} for part in ("what is", " a fox?")]}]
+    assert chat(address, in_parts)["choices"] == answer["choices"]
     stop = right[4:6]
     assert chat(address, stop=stop)["choices"][0]["message"]["content"] == right[: right.index(stop)]
     drawn = [chat(address, temperature=1.0, seed=seed)["choices"][0]["message"]["content"] for seed in (1, 1, 2)]
@@ -178,7 +168,8 @@ def test_chats_that_are_not_offered_are_refused(address, change, status, said):
     assert answer.status_code == status and said in answer.json()["error"]["message"], answer.text
 
 
-def test_requests_of_three_encoders_and_chats_do_not_mix(address, service, alone, written):
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_requests_of_three_encoders_and_chats_do_not_mix(count, address, service, alone, written):
     """At one time, in any order: every vector and every text is that of its own request."""
     generator = np.random.default_rng(0)
     texts = [f"{SENTENCES[i % len(SENTENCES)]} {i}" for i in range(24)]
@@ -207,7 +198,7 @@ def test_requests_of_three_encoders_and_chats_do_not_mix(address, service, alone
     kind._compute = counting
     try:
         with ThreadPoolExecutor(12) as pool:
-            list(pool.map(one, range(200)))
+            list(pool.map(one, range(count)))
     finally:
         kind._compute = compute
     assert max(sizes) > 1, "rows of several encoders have shared a pass"

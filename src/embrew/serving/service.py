@@ -25,7 +25,7 @@ from embrew.opening import open_model
 from embrew.resident import Resident
 from embrew.runtimes.reference import compare_with_reference
 from embrew.serving.batching import Queue
-from embrew.serving.chat import Cancelled, Chats
+from embrew.serving.chat import Cancelled, Chats, Parts
 from embrew.serving.errors import EXCERPT, ApiError
 from embrew.serving.metrics import Facts, Metrics
 from embrew.serving.models import Description, Key, ReadOptions, ServedEncoder, ServedStock, TokenizedTexts
@@ -352,9 +352,7 @@ class Service:
             message = f"the messages have {count} characters; at most {limit} are read: shorten them"
             raise ApiError(413, message, param="messages", code="too_many_characters")
 
-    async def counted(
-        self, parts: AsyncGenerator[str | Answer, None], facts: Facts
-    ) -> AsyncGenerator[str | Answer, None]:
+    async def counted(self, parts: Parts, facts: Facts) -> Parts:
         """Yield the parts of an answer; count its tokens, also for the log line of the request."""
         async with aclosing(parts):
             try:
