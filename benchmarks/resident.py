@@ -1,9 +1,9 @@
 """One resident SmolLM2 with its encoders: `python benchmarks/resident.py WORK MODEL`.
 
-Trains five encoders of MODEL for a few steps by shipped recipes, once (contrast, LLM2Comp's chain of two LoRAs, EPIC with
-a context, two small LoRAs as of `adapt`; $EMBREW_DATA has the data), so their vectors are of no use. Then it measures
-the proofs of `embrew serve MODEL --encoder NAME=DIR … --chat`: logits, vectors, requests that do not mix, memory, and the
-latency of embeddings beside a running chat. Results go to `results/resident.md` and `.json`.
+Trains five encoders of MODEL for a few steps by shipped recipes, once (contrast, LLM2Comp's chain of two LoRAs, EPIC
+with a context, two small LoRAs as of `adapt`; $EMBREW_DATA has the data), so their vectors are of no use. Then it
+measures the proofs of `embrew serve MODEL --encoder NAME=DIR … --chat`: logits, vectors, requests that do not mix,
+memory, and the latency of embeddings beside a running chat. Results go to `results/resident.md` and `.json`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def trained(name: str, work: Path, model: str) -> Path:
             rows = {"path": f"$EMBREW_DATA/{source}", "max_rows": 400}
             rows |= {"max_chars": 2000, "min_chars": 200} if source == "wiki_paragraphs" else {"max_chars": 600}
             rows |= {"instruction": "Find the answer: "} if name == "epic" else {}
-            changes |= {f"stages.{stage.name}.data": [rows], f"stages.{stage.name}.training.max_steps": 3}
+            datas = [rows] if stage.mix is None else [rows, {**rows, "path": "$EMBREW_DATA/cosqa_pairs"}]
+            changes |= {f"stages.{stage.name}.data": datas, f"stages.{stage.name}.training.max_steps": 3}
             if stage.name == "compress":
                 changes[f"stages.{stage.name}.objective.held_out"] = 0
                 changes[f"stages.{stage.name}.training.per_device_train_batch_size"] = 4
@@ -224,7 +225,7 @@ def chat(address: str, messages: Any, tokens: int = 12) -> str:
 
 
 def latency(address: str) -> dict[str, Any]:
-    """Return milliseconds per request of one text, one request at a time, alone and beside a chat; rounds take turns."""
+    """Return milliseconds per request of one text, one at a time, alone and beside a chat; rounds take turns."""
     found: dict[str, list[float]] = {"alone": [], "beside a chat": []}
     tokens: list[float] = []
     for _ in range(ROUNDS):
@@ -289,6 +290,7 @@ def mix(address: str, right: Mapping[str, Any], count: int) -> dict[str, Any]:
 def page(found: Mapping[str, Any], around: Mapping[str, Any]) -> list[str]:
     """Return the page."""
     mixed, gaps, times = found["mixed_requests"], found["largest_difference_of_vectors"], found["latency"]
+    base, alone, beside = found["bytes_of_base"] / 2**20, times["ms"]["alone"], times["ms"]["beside a chat"]
     goals = [
         ("logits and greedy chats are the base's to the bit", str(found["logits_equal_to_the_bit"]).lower(), "true"),
         ("largest difference of vectors to the encoders opened alone", f"{max(gaps.values()):.1e}", "≤ 1e-5"),
@@ -311,13 +313,12 @@ def page(found: Mapping[str, Any], around: Mapping[str, Any]) -> list[str]:
         "",
         *table(("encoder", "MiB of its own", "seconds to load", "difference to the encoder alone"), rows),
         "",
-        f"The base has {found['bytes_of_base'] / 2**20:.0f} MiB. One embedding took {times['ms']['alone']:.0f} ms alone and "
-        f"{times['ms']['beside a chat']:.0f} ms beside a chat, which wrote {times['chat_tokens_per_second_beside']:.1f} "
-        "tokens per second meanwhile.",
+        f"The base has {base:.0f} MiB. One embedding took {alone:.0f} ms alone and {beside:.0f} ms beside a chat, "
+        f"which wrote {times['chat_tokens_per_second_beside']:.1f} tokens per second meanwhile.",
         "",
         *origin(around),
         f"- seed: {around['seed']}",
-    ]  # fmt: skip
+    ]
 
 
 if __name__ == "__main__":

@@ -294,7 +294,6 @@ def test_a_server_that_does_not_chat_or_load_says_so(resident_base, tenants):
         ({"encoder": ["contrast"]}, "give NAME=DIR"),
         ({"encoder": ["a=x", "a=y"]}, "the name a is in use"),
         ({"encoder": ["base=x"]}, "the name base is in use"),
-        ({"encoder": ["a=x", "b=y"], "max_encoders": 1}, "2 encoders, and max_encoders=1"),
         ({"chat": True, "backend": "openvino"}, "run on torch"),
         ({"chat": True, "pooling": "mean"}, "pooling belongs to one encoder"),
     ],
@@ -311,6 +310,7 @@ def test_a_model_that_cannot_chat_is_refused_at_the_start(model_folder, tmp_path
         return str(service.failure)
 
     assert "has no chat template; give one by --chat-template" in failure()
+    assert "2 encoders, and max_encoders=1; raise it" in failure(encoder=["a=x", "b=y"], max_encoders=1)
     (tmp_path / "chat.jinja").write_text(TEMPLATE)
     assert failure(chat_template=tmp_path / "chat.jinja") == "None"
 

@@ -122,6 +122,7 @@ async def chat_completions(body: schemas.ChatRequest, request: Request, service:
 async def load_encoder(body: schemas.EncoderFolder, service: Served) -> schemas.Models:
     """Load an encoder of the language model; return the served models."""
     folder = service.settings.encoder_folder
+    _check_changes(service)
     if folder is None:
         message = "encoders cannot be loaded by requests; start the server with --encoder-folder DIR"
         raise ApiError(400, message, code="not_offered")
@@ -136,6 +137,7 @@ async def load_encoder(body: schemas.EncoderFolder, service: Served) -> schemas.
 @keyed.post("/v1/encoders/unload", responses=ERRORS)
 async def unload_encoder(body: schemas.EncoderName, service: Served) -> schemas.Models:
     """Unload an encoder; return the served models."""
+    _check_changes(service)
     await service.unload_encoder(body.name)
     return await models(service)
 
@@ -243,6 +245,12 @@ def _page() -> tuple[bytes, str]:
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
     return body, policy
+
+
+def _check_changes(service: Service) -> None:
+    if service.load_missing is not None:
+        message = "Ray Serve loads and unloads encoders, as requests name them"
+        raise ApiError(400, message, code="not_offered")
 
 
 def _read_options(body: schemas.Reading, service: Service, *, states: bool = False) -> ReadOptions:

@@ -146,6 +146,8 @@ class Service:
     def _open_resident(self) -> None:
         """Open the language model and its encoders; compute a text with each."""
         settings = self.settings
+        if self.load_missing is None and len(self.folders) > settings.max_encoders:
+            raise ValueError(f"{len(self.folders)} encoders, and max_encoders={settings.max_encoders}; raise it")
         resident = Resident.open(settings.model, dtype=settings.dtype, max_encoders=settings.max_encoders)
         self.resident = resident
         if settings.chat:

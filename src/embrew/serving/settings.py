@@ -95,7 +95,7 @@ class Settings:
         """Return the folders of encoders by name.
 
         Raises:
-            ValueError: a name or folder is missing, a name is there twice or is the model's, or there are too many.
+            ValueError: a name or folder is missing, a name is in use, or settings do not go together.
         """
         folders: dict[str, str] = {}
         for item in self.encoder:
@@ -105,8 +105,6 @@ class Settings:
             if name in folders or name in self.names:
                 raise ValueError(f"encoder={item!r}: the name {name} is in use; choose another")
             folders[name] = folder
-        if len(folders) > self.max_encoders:
-            raise ValueError(f"{len(folders)} encoders, and max_encoders={self.max_encoders}; raise it")
         for setting in ("int8_ranges", "pooling"):
             if self.is_resident and getattr(self, setting) is not None:
                 raise ValueError(f"{setting} belongs to one encoder that is served alone; leave it out")
