@@ -35,7 +35,7 @@ from tests.serving.encoders import LIMITS, PROMPTS, TEXTS, check_same, wanted
 from tests.serving.running import Words, of_words
 
 KEY = "a-key-of-the-tests"
-EXAMPLES = ("served_model_name", "api_key_file")
+EXAMPLES = ("served_model_name", "api_key_file", "encoder")
 STRINGS = [text for text in TEXTS if isinstance(text, str)]
 MODEL = "/shared/encoders/supervised"
 slow = pytest.mark.slow

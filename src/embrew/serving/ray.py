@@ -119,9 +119,8 @@ def read_arguments(args: Mapping[str, Any]) -> Settings:
     except ValidationError as error:
         raise ValueError(explain(error, Settings, args)) from None
     files = {name: getattr(settings, name) for name in PATHS}
-    encoders = []
-    for name, _, folder in (item.partition("=") for item in settings.encoder):
-        encoders.append(f"{name}={Path(folder).absolute()}")
+    named = (item.partition("=") for item in settings.encoder)
+    encoders = tuple(f"{name}={Path(folder).absolute()}" for name, _, folder in named)
     if Path(settings.model).exists():
         files["model"] = Path(settings.model)
     paths = {name: path.absolute() for name, path in files.items() if path is not None}
