@@ -54,7 +54,7 @@ TEXTS = [f"{text} Number {i}." for i in range(6) for text in (
 QUESTIONS = [
     [{"role": "user", "content": text}] for text in ("What is a lake?", "Name three colours.", "Who was Bach?")
 ]
-ROUNDS, REQUESTS, MIXED = 4, 25, 1000
+ROUNDS, REQUESTS, MIXED = 4, 15, 1000
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
     template.write_text(TEMPLATE)
     right, proofs = in_process(asked.model, folders)
     found = {"texts": len(TEXTS), **proofs, **served(asked.model, folders, template, right, asked.mixed)}
-    around = circumstances(COMMAND)
+    around = circumstances(COMMAND + ("" if asked.mixed == MIXED else f" --mixed {asked.mixed}"))
     print(json.dumps(found, indent=2))
     write("resident", page(found, around), {**around, **found})
 

@@ -207,7 +207,7 @@ class _Stream(BaseStreamer):
     Attributes:
         ids: ids of the tokens so far.
         sent: text so far.
-        stopped: whether a stop was found.
+        stopped: whether the text holds a stop.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class _Stream(BaseStreamer):
 
 
 class _Stopped(StoppingCriteria):
-    """Ends the writing where a stop was found."""
+    """Ends the writing at a stop."""
 
     def __init__(self, stream: _Stream) -> None:
         self.stream = stream

@@ -17,7 +17,7 @@ from embrew.serving.errors import ApiError
 from embrew.serving.schemas import ChatRequest
 from embrew.serving.settings import Settings
 
-Parts = AsyncGenerator[str | Answer, None]  # of an answer as it is written, and then the whole
+Parts = AsyncGenerator[str | Answer, None]  # of an answer as it is written, and then the answer
 
 
 class Cancelled(Exception):
@@ -68,7 +68,7 @@ class Chats:
         return Sampling(min(wanted, limit), request.temperature, request.top_p, stop, request.seed, timeout)
 
     async def answer(self, ids: Sequence[int], sampling: Sampling) -> Parts:
-        """Yield the parts of an answer as they are written, and then the whole; where it is closed, writing ends.
+        """Yield the parts of an answer as they are written, and then the answer; where it is closed, writing ends.
 
         Raises:
             ApiError: nothing was written within `timeout`.

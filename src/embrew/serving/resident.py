@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -39,17 +39,17 @@ class ResidentEncoder(ServedEncoder):
         return replace(tokenized, key=Key(model=self.group), rows=[(self, row) for (row,) in tokenized.rows])
 
 
+@dataclass(frozen=True)
 class Group:
-    """All encoders of a resident language model with one attention pattern."""
+    """All encoders of a resident language model with one attention pattern.
 
-    def __init__(self, resident: Resident, mode: str) -> None:
-        self.resident, self.mode = resident, mode
+    Attributes:
+        resident: the language model.
+        mode: attention pattern.
+    """
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Group) and (self.resident, self.mode) == (other.resident, other.mode)
-
-    def __hash__(self) -> int:
-        return hash((id(self.resident), self.mode))
+    resident: Resident
+    mode: str
 
     def compute(self, key: Key, rows: Sequence[tuple[ResidentEncoder, Row]]) -> list[np.ndarray]:
         """Return float32 `(1, dimensions)` per row, neither truncated nor normalised."""

@@ -94,9 +94,9 @@ async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service:
     return _json(_openai_json(vectors, base64=as_base64, model=name, tokens=computed.tokens), computed)
 
 
-@keyed.post("/v1/chat/completions", response_model=schemas.ChatCompletion, responses=ERRORS)
+@keyed.post("/v1/chat/completions", response_model=dict[str, Any], responses=ERRORS)
 async def chat_completions(body: schemas.ChatRequest, request: Request, service: Served) -> Response:
-    """Return the language model's next message, whole or as server-sent events."""
+    """Return the language model's next message, at once or as server-sent events."""
     service.check_ready()
     chats, names = service.chats, service.settings.names
     if chats is None:
@@ -105,7 +105,7 @@ async def chat_completions(body: schemas.ChatRequest, request: Request, service:
     if body.model is not None and body.model not in names:
         message = f"model={body.model[:EXCERPT]!r}; the language model of this server is {names[0]}"
         raise ApiError(404, message, param="model", code="model_not_found")
-    service.check_chat_size(body)
+    service.check_size([message.text for message in body.messages], ReadOptions(), param="messages")
     ids = await service.tokenize(methodcaller("read", body), chats)
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": names[0]}
     parts = service.counted(chats.answer(ids, chats.sampling(body)), request.scope["facts"])

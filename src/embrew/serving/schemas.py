@@ -230,34 +230,6 @@ class ChatRequest(Strict):
     user: StrictStr | None = Field(None, description="Accepted and not used.")
 
 
-class ChatUsage(BaseModel):
-    """Tokens that were read and written."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class ChatChoice(BaseModel):
-    """The answer."""
-
-    index: int
-    message: dict[str, str | None]
-    logprobs: None = None
-    finish_reason: Literal["stop", "length"]
-
-
-class ChatCompletion(BaseModel):
-    """OpenAI's answer; with `stream`, its events."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: ChatUsage
-
-
 class Embedding(BaseModel):
     """One vector."""
 

@@ -30,7 +30,7 @@ from embrew.serving.errors import EXCERPT, ApiError
 from embrew.serving.metrics import Facts, Metrics
 from embrew.serving.models import Description, Key, ReadOptions, ServedEncoder, ServedStock, TokenizedTexts
 from embrew.serving.resident import BaseAlone, ResidentEncoder
-from embrew.serving.schemas import ChatRequest, Text
+from embrew.serving.schemas import Text
 from embrew.serving.settings import Settings
 from embrew.text_encoder import TextEncoder, tokenizer_sha256
 from embrew.variants import VariantEncoder
@@ -325,7 +325,7 @@ class Service:
         longest = max((model.about["max_length"]["other"] or 0 for model in self.models.values()), default=0)
         return self.settings.max_text_characters or max(CHARACTERS, CHARACTERS_PER_TOKEN * longest)
 
-    def check_size(self, texts: list[Text], options: ReadOptions) -> None:
+    def check_size(self, texts: Sequence[Text], options: ReadOptions, *, param: str = "input") -> None:
         """Refuse texts whose tokenising alone would hold up other requests.
 
         Raises:
@@ -334,25 +334,14 @@ class Service:
         max_characters, max_texts = self.characters, self.settings.max_client_batch_size
         if len(texts) > max_texts:
             message = f"{len(texts)} texts; at most {max_texts} per request are allowed: send several requests"
-            raise ApiError(413, message, param="input", code="too_many_texts")
+            raise ApiError(413, message, param=param, code="too_many_texts")
         inputs = [("prompt", options.prompt or ""), *((f"text {index}", text) for index, text in enumerate(texts))]
         for name, text in inputs:
             if len(text) > max_characters:
                 unit = "characters" if isinstance(text, str) else "token ids"
                 message = f"{name} has {len(text)} {unit}; at most {max_characters} are read: send its beginning, or "
-                param = "prompt" if name == "prompt" else "input"
-                raise ApiError(413, f"{message}parts of it", param=param, code="too_many_characters")
-
-    def check_chat_size(self, request: ChatRequest) -> None:
-        """Refuse messages whose tokenising alone would hold up other requests.
-
-        Raises:
-            ApiError: 413: too many characters.
-        """
-        count, limit = sum(len(message.text) for message in request.messages), self.characters
-        if count > limit:
-            message = f"the messages have {count} characters; at most {limit} are read: shorten them"
-            raise ApiError(413, message, param="messages", code="too_many_characters")
+                field = "prompt" if name == "prompt" else param
+                raise ApiError(413, f"{message}parts of it", param=field, code="too_many_characters")
 
     async def counted(self, parts: Parts, facts: Facts) -> Parts:
         """Yield the parts of an answer; count its tokens, also for the log line of the request."""
