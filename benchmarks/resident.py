@@ -84,8 +84,8 @@ def trained(name: str, work: Path, model: str) -> Path:
             rows = {"path": f"$EMBREW_DATA/{source}", "max_rows": 400}
             rows |= {"max_chars": 2000, "min_chars": 200} if source == "wiki_paragraphs" else {"max_chars": 600}
             rows |= {"instruction": "Find the answer: "} if name == "epic" else {}
-            datas = [rows] if stage.mix is None else [rows, {**rows, "path": "$EMBREW_DATA/cosqa_pairs"}]
-            changes |= {f"stages.{stage.name}.data": datas, f"stages.{stage.name}.training.max_steps": 3}
+            data_sets = [rows] if stage.mix is None else [rows, {**rows, "path": "$EMBREW_DATA/cosqa_pairs"}]
+            changes |= {f"stages.{stage.name}.data": data_sets, f"stages.{stage.name}.training.max_steps": 3}
             if stage.name == "compress":
                 changes[f"stages.{stage.name}.objective.held_out"] = 0
                 changes[f"stages.{stage.name}.training.per_device_train_batch_size"] = 4
