@@ -43,7 +43,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     fresh.share(getattr(session.config, "workerinput", {}).get("fresh"))
     gc.disable()
     os.fsync = os.fstat
-    session.config.pluginmanager.import_plugin("tests.models")
+    for module in ("tests.models", "tests.residents"):
+        session.config.pluginmanager.import_plugin(module)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from embrew.merging import average
     from embrew.model.contexts import Context
     from embrew.recipe import Recipe
+    from embrew.resident import Resident
     from embrew.search import SearchIndex
     from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
     from embrew.training.stages import train
@@ -33,6 +34,7 @@ _MODULES = {
     "Encoder": "embrew.encoder",
     "Pooling": "embrew.settings.encoder",
     "Recipe": "embrew.recipe",
+    "Resident": "embrew.resident",
     "SearchIndex": "embrew.search",
     "adapt": "embrew.adapting",
     "average": "embrew.merging",
@@ -59,6 +61,7 @@ __all__ = [
     "Encoder",
     "Pooling",
     "Recipe",
+    "Resident",
     "SearchIndex",
     "adapt",
     "average",

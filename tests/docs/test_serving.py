@@ -50,7 +50,7 @@ def address() -> Iterator[str]:
 
 def test_enough_is_found():
     assert len(CURLS) == 4 and set(CLIENTS) == {"openai", "langchain_openai", "llama_index", "mteb"}
-    assert len(rows("Limits and errors")) >= 10 and len(rows("Routes")) == 11
+    assert len(rows("Limits and errors")) >= 10 and len(rows("Routes")) == 14
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from tests.serving.encoders import LIMITS, PROMPTS, TEXTS, check_same, wanted
 from tests.serving.running import Words, of_words
 
 KEY = "a-key-of-the-tests"
-EXAMPLES = ("served_model_name", "api_key_file")
+EXAMPLES = ("served_model_name", "api_key_file", "encoder")
 STRINGS = [text for text in TEXTS if isinstance(text, str)]
 MODEL = "/shared/encoders/supervised"
 slow = pytest.mark.slow
@@ -85,7 +85,7 @@ def test_routes_and_keys_of_an_application_under_a_prefix():
 class Cluster:
     """`serve run` of three applications: the shipped one, one of two replicas with a key, and a model of words."""
 
-    def __init__(self, folder: Path, model: Path, env: dict[str, str]) -> None:
+    def __init__(self, folder: Path, model: Path, tenants: Sequence[str], env: dict[str, str]) -> None:
         port = free_port()
         config = yaml.safe_load(read_launch("launch/ray-serve").replace(MODEL, str(model)))
         config["http_options"]["port"] = port
@@ -112,7 +112,15 @@ class Cluster:
             "args": {"max_concurrent_requests": 2, "timeout": 5, "drain": 10},
             "deployments": [replica],
         }
-        config["applications"] += [two, words]
+        base, *folders = tenants
+        one = {
+            "name": "one",
+            "import_path": "embrew.serving.ray:app",
+            "route_prefix": "/one",
+            "args": {"model": base, "encoder": folders, "max_encoders": 1, "chat": True},
+            "deployments": [replica],
+        }
+        config["applications"] += [two, words, one]
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         self.root = f"http://127.0.0.1:{port}"
         self.log = folder / "log"
@@ -168,12 +176,13 @@ def encoder(tmp_path_factory) -> tuple[Path, Encoder]:
 
 
 @pytest.fixture(scope="module")
-def cluster(encoder, tmp_path_factory) -> Iterator[Cluster]:
+def cluster(encoder, resident_base, tenants, tmp_path_factory) -> Iterator[Cluster]:
     pytest.importorskip("ray.serve", reason='pip install "embrew[ray,serve]" to run this test')
     with environment() as env:
-        found = Cluster(tmp_path_factory.mktemp("cluster"), encoder[0], env)
+        several = [str(resident_base), *(f"{kind}={tenants[kind]}" for kind in ("contrast", "memory"))]
+        found = Cluster(tmp_path_factory.mktemp("cluster"), encoder[0], several, env)
         with ending_what_starts(found.end, psutil.Process(found.process.pid)):
-            for prefix in ("", "/two", "/words"):
+            for prefix in ("", "/two", "/words", "/one"):
                 found.wait(lambda prefix=prefix: found.healthy(prefix))
             found.wait(lambda: len(found.replicas("two")) == 2)
             yield found
@@ -211,6 +220,9 @@ def test_arguments_of_the_command_line_are_strings(tmp_path, monkeypatch):
         str(tmp_path / "encoder"), max_batch_tokens=64, auto_truncate=False, drain=2.5, api_key_file=tmp_path / "k"
     )
     assert read_arguments({"model": "org/model"}).model == "org/model"
+    encoders = read_arguments({"model": "encoder", "encoder": ["a=some/folder"], "encoder_folder": "all"})
+    assert encoders.read_encoders() == {"a": str(tmp_path / "some" / "folder")}
+    assert encoders.encoder_folder == tmp_path / "all"
 
 
 @slow
@@ -289,3 +301,21 @@ def test_a_replica_that_is_killed_is_replaced_and_the_other_answers_meanwhile(cl
     assert sum(status != 200 for status in statuses) <= 2, statuses
     assert statuses[-1] == 200
     assert np.allclose(client.post("/embed", json={"inputs": "a fox"}).json(), before, atol=1e-6)
+
+
+@slow
+def test_a_replica_loads_the_encoders_that_requests_name_one_at_a_time(cluster, tenants):
+    for kind in ("contrast", "memory", "contrast"):
+        right = Encoder.from_pretrained(tenants[kind], merge_adapter=True).encode(STRINGS)
+        body = {"input": STRINGS, "model": kind}
+        headers = {"serve_multiplexed_model_id": kind}
+        answer = httpx.post(f"{cluster.root}/one/v1/embeddings", json=body, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+        vectors = np.array([item["embedding"] for item in answer.json()["data"]])
+        assert np.abs(vectors - right).max() <= 1e-5
+    names = [model["id"] for model in httpx.get(f"{cluster.root}/one/v1/models").json()["data"]]
+    assert names == ["contrast", "memory", "base"]
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3}
+    assert httpx.post(f"{cluster.root}/one/v1/chat/completions", json=body, timeout=60).status_code == 200
+    refused = httpx.post(f"{cluster.root}/one/v1/encoders/unload", json={"name": "memory"})
+    assert refused.status_code == 400 and "Ray Serve loads and unloads encoders" in refused.text

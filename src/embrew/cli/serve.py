@@ -27,6 +27,13 @@ COUNT = typer.Option(metavar="N", min=1)
     payload_limit=typer.Option(metavar="BYTES", min=1),
     timeout=typer.Option(metavar="SECONDS", min=0.001),
     prefix_bytes=typer.Option(metavar="BYTES", min=0),
+    encoder=typer.Option(),
+    encoder_folder=typer.Option(metavar="DIR"),
+    max_encoders=COUNT,
+    chat=typer.Option(),
+    chat_template=typer.Option(metavar="FILE"),
+    max_chats=COUNT,
+    max_answer_tokens=COUNT,
     int8_ranges=typer.Option(metavar="VECTORS"),
     api_key_file=typer.Option(metavar="FILE"),
 )

@@ -8,9 +8,10 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,6 +65,16 @@ def lora_factors(model: PeftModel) -> Factors | None:
     plain = {f"{KEY_PREFIX}{name}.lora_{part}.weight" for name in factors for part in "AB"}
     is_sum = adapter_state(model).tensors.keys() == plain and all(down.ndim == 2 for down, _ in factors.values())
     return factors if is_sum else None
+
+
+def sum_of(chain: Sequence[Factors]) -> Factors:
+    """Return the factors of the LoRA that is the sum of several; its rank is the sum of theirs, nothing is rounded."""
+    names = dict.fromkeys(name for factors in chain for name in factors)
+    parts = {name: [factors[name] for factors in chain if name in factors] for name in names}
+    return {
+        name: (torch.cat([down for down, _ in pairs]), torch.cat([up for _, up in pairs], dim=1))
+        for name, pairs in parts.items()
+    }
 
 
 def lora_of(factors: Factors, config: Mapping[str, Any]) -> AdapterState:
@@ -298,6 +309,20 @@ def check_patterns(settings: Mapping[str, Any], model: nn.Module) -> None:
             ) from None
 
 
+KEEP_BASE = (True, False, "gaussian", "orthogonal")
+"""Values of `init_lora_weights` with which the weights under a LoRA stay as they are."""
+
+
+def check_keeps_base(config: Mapping[str, Any], *, source: Path) -> None:
+    """Raise ValueError where to put a LoRA on a model would change the weights of the model, which others share."""
+    begins = config.get("init_lora_weights", True)
+    if begins not in KEEP_BASE:
+        raise ValueError(
+            f"{source} has a LoRA with init_lora_weights={begins!r}, which changes the base weights; serve it in "
+            "its own process"
+        )
+
+
 def check_for_quantized(settings: Mapping[str, Any]) -> None:
     """Raise unless a LoRA is a plain sum of weights, and leaves those of the base as they are.
 
@@ -305,7 +330,7 @@ def check_for_quantized(settings: Mapping[str, Any]) -> None:
         ValueError: it is not; names the field.
     """
     begins = settings.get("init_lora_weights", True)
-    if begins not in (True, False, "gaussian", "orthogonal"):
+    if begins not in KEEP_BASE:
         raise ValueError(
             f"lora.init_lora_weights={begins!r} changes the base weights, which is not possible in 4 bits; choose from "
             "true, gaussian, orthogonal"

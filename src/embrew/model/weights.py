@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import itertools
+from typing import Any, TypeVar
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -11,6 +12,8 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor, nn
 
 from embrew.model.adapters import LowRank
+
+T = TypeVar("T", bound=nn.Module)
 
 
 def without_adapter(model: nn.Module) -> Any:
@@ -28,6 +31,12 @@ def without_adapter(model: nn.Module) -> Any:
     copied = copy.copy(model)
     copied._modules = children
     return copied
+
+
+def on_same_tensors(model: T) -> T:
+    """Return a copy of a model whose parameters and buffers are those of the model, not copies."""
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
 def tensors_under_adapter(model: nn.Module) -> dict[str, Tensor]:

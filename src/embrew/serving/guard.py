@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 OPEN = ("/", "/health")  # paths that need no key: the page, which holds no data, and probes
 QUEUED = ("/v1/embeddings", "/embed", "/embed_all", "/similarity")  # paths whose texts wait to be computed
 PATHS = frozenset((*OPEN, *QUEUED, "/tokenize", "/metrics", "/info", "/openapi.json", "/v1/models"))
+PATHS |= {"/v1/chat/completions", "/v1/encoders/load", "/v1/encoders/unload"}
 PORT = re.compile(r":\d*$")
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 DISCARDING = 1.0  # seconds for what still comes of the body of a refused request

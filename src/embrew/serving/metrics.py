@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -24,11 +24,11 @@ class Metrics(Collector):
     """What this process counts and measures.
 
     Attributes:
-        prefix: the keys and values of prompts; None: the model is not opened yet.
+        prefixes: function that returns the keys and values of prompts, per model.
     """
 
     def __init__(self) -> None:
-        self.prefix: PrefixCache | None = None
+        self.prefixes: Callable[[], Iterable[PrefixCache]] | None = None
         self.registry = CollectorRegistry()
         self.requests = self._counter("requests", "Requests by path and status", ["path", "status"])
         self.seconds = self._histogram("request_seconds", "Seconds from first byte to answer", SECONDS, ["path"])
@@ -38,6 +38,7 @@ class Metrics(Collector):
         self.batch_texts = self._histogram("batch_texts", "Texts of a batch", COUNTS)
         self.tokens = self._counter("tokens", "Tokens computed")
         self.texts = self._counter("texts", "Texts computed")
+        self.chat_tokens = self._counter("chat_tokens", "Tokens written in chats")
         self.dropped = self._counter("dropped_texts", "Texts dropped because their client had gone")
         self.queue_tokens = Gauge("embrew_queue_tokens", "Tokens that wait or are computed", registry=self.registry)
         self.queue_texts = Gauge("embrew_queue_texts", "Texts that wait or are computed", registry=self.registry)
@@ -45,12 +46,14 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield what is counted of prompts; Prometheus' client calls it for an answer."""
-        if self.prefix is not None:
+        if self.prefixes is not None:
+            prefixes = list(self.prefixes())
             hits = "Forward passes that read the keys and values of their prompt"
-            yield CounterMetricFamily("embrew_prefix_hits", hits, self.prefix.hits)
-            yield CounterMetricFamily("embrew_prefix_misses", "Forward passes that computed them", self.prefix.misses)
+            yield CounterMetricFamily("embrew_prefix_hits", hits, sum(each.hits for each in prefixes))
+            misses = sum(each.misses for each in prefixes)
+            yield CounterMetricFamily("embrew_prefix_misses", "Forward passes that computed them", misses)
             memory = "Memory of the keys and values of prompts"
-            yield GaugeMetricFamily("embrew_prefix_bytes", memory, self.prefix.bytes)
+            yield GaugeMetricFamily("embrew_prefix_bytes", memory, sum(each.bytes for each in prefixes))
 
     def batch(self, texts: int, tokens: int, seconds: float, batch_tokens: int) -> None:
         """Record a batch."""

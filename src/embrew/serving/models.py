@@ -37,6 +37,7 @@ class ReadOptions:
         side: side whose prompt and length limit are used; None: those of `encode`.
         prompt_name: name of a prompt or context.
         prompt: words of the prompt, which take precedence.
+        model: name of the model; None: there is one.
         truncate: whether texts beyond the limit are truncated, or refused.
         num_layers: number of layers to run; None: all.
         states: whether the states of all tokens are returned, and not one vector per text.
@@ -45,6 +46,7 @@ class ReadOptions:
     side: Side | None = None
     prompt_name: str | None = None
     prompt: str | None = None
+    model: str | None = None
     truncate: bool = True
     num_layers: int | None = None
     states: bool = False
@@ -59,12 +61,14 @@ class Key:
         prompt: words of a prompt whose keys and values are computed once; else "".
         num_layers: number of layers to run; None: all.
         states: whether the states of all tokens are returned.
+        model: object that computes them; None: the only model of the service.
     """
 
     context: str | None = None
     prompt: str = ""
     num_layers: int | None = None
     states: bool = False
+    model: Any = None
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -20,6 +22,7 @@ from embrew.settings.validation import explain
 if TYPE_CHECKING:
     from ray.serve import Application
 
+PATHS = ("api_key_file", "int8_ranges", "encoder_folder", "chat_template")
 SPARE = 16  # requests of a replica beyond `max_concurrent_requests`: probes, and those that it refuses with 429
 
 
@@ -52,12 +55,31 @@ def app(args: dict[str, Any]) -> Application:
 
     def open_service() -> Service:
         service = Service(settings)
+        if service.folders:
+            service.load_missing = _multiplexed(service)
         service.load()
         if service.failure is not None:
             raise service.failure
         return service
 
     return deploy(open_service, settings)
+
+
+def _multiplexed(service: Service) -> Callable[[str], Awaitable[Any]]:
+    """Return a function that loads an encoder in this replica, unless it is loaded, perhaps in place of another.
+
+    Ray Serve sends requests with the header `serve_multiplexed_model_id` to replicas that have loaded the encoder.
+    """
+    serve = import_extra("ray.serve", "ray,serve", "a server on Ray")
+
+    async def load(name: str) -> SimpleNamespace:
+        await service.load_encoder(name, service.folders[name])
+        return SimpleNamespace(__del__=partial(service.unload_encoder, name))  # awaited where another takes its place
+
+    load_once: Callable[[str], Awaitable[Any]] = serve.multiplexed(
+        max_num_models_per_replica=service.settings.max_encoders
+    )(load)
+    return load_once
 
 
 def deploy(open_service: Callable[[], Service], settings: Settings) -> Application:
@@ -96,8 +118,10 @@ def read_arguments(args: Mapping[str, Any]) -> Settings:
         settings = TypeAdapter(Settings).validate_python(dict(args))
     except ValidationError as error:
         raise ValueError(explain(error, Settings, args)) from None
-    files = {name: getattr(settings, name) for name in ("api_key_file", "int8_ranges")}
+    files = {name: getattr(settings, name) for name in PATHS}
+    named = (item.partition("=") for item in settings.encoder)
+    encoders = tuple(f"{name}={Path(folder).absolute()}" for name, _, folder in named)
     if Path(settings.model).exists():
         files["model"] = Path(settings.model)
     paths = {name: path.absolute() for name, path in files.items() if path is not None}
-    return replace(settings, **{**paths, "model": str(paths.get("model", settings.model))})
+    return replace(settings, encoder=encoders, **{**paths, "model": str(paths.get("model", settings.model))})

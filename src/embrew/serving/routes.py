@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 import json
 import re
+import time
+import uuid
 from base64 import b64encode
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
@@ -19,12 +21,16 @@ import numpy as np
 import orjson
 import torch
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from torch import nn
 
+from embrew.chat import Answer
 from embrew.corpus.job import Ranges, quantize
+from embrew.files.names import is_safe_name
 from embrew.serving import schemas
+from embrew.serving.chat import completion, events
 from embrew.serving.errors import EXCERPT, ApiError, ErrorBody, add_handlers
 from embrew.serving.guard import Guard
 from embrew.serving.metrics import Facts
@@ -79,22 +85,67 @@ public = APIRouter()
 @keyed.post("/v1/embeddings", response_model=schemas.EmbeddingsAnswer, responses=ERRORS)
 async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service: Served) -> Response:
     """Return the vectors of texts."""
-    names, as_base64 = service.settings.names, body.encoding_format == "base64"
-    if body.model is not None and body.model not in names:
-        message = f"model={body.model[:EXCERPT]!r}; this server has {names[0]}"
-        raise ApiError(404, message, param="model", code="model_not_found")
+    as_base64 = body.encoding_format == "base64"
     if as_base64 and body.precision != "float32":  # OpenAI's client, which asks for base64, would read codes as float32
         message = f"encoding_format=base64 holds float32 numbers, and precision={body.precision}"
         raise ApiError(400, f"{message}; set encoding_format to float", param="encoding_format")
     vectors, computed = await _vectors(request, service, body.input, body)
-    content = _openai_json(vectors, base64=as_base64, model=names[0], tokens=computed.tokens)
-    return _json(content, computed)
+    name = service.settings.names[0] if service.resident is None or body.model is None else body.model
+    return _json(_openai_json(vectors, base64=as_base64, model=name, tokens=computed.tokens), computed)
+
+
+@keyed.post("/v1/chat/completions", response_model=dict[str, Any], responses=ERRORS)
+async def chat_completions(body: schemas.ChatRequest, request: Request, service: Served) -> Response:
+    """Return the language model's next message, at once or as server-sent events."""
+    service.check_ready()
+    chats, names = service.chats, service.settings.names
+    if chats is None:
+        message = "this server does not chat; start it with a language model and --chat"
+        raise ApiError(400, message, code="not_offered")
+    if body.model is not None and body.model not in names:
+        message = f"model={body.model[:EXCERPT]!r}; the language model of this server is {names[0]}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+    service.check_size([message.text for message in body.messages], ReadOptions(), param="messages")
+    ids = await service.tokenize(methodcaller("read", body), chats)
+    head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": names[0]}
+    parts = service.counted(chats.answer(ids, chats.sampling(body)), request.scope["facts"])
+    if body.stream:
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        return StreamingResponse(events(parts, head, include_usage=usage), media_type="text/event-stream")
+    async with aclosing(parts):
+        *_, answer = [part async for part in parts]
+    assert isinstance(answer, Answer)
+    return _json(completion(answer, head))
+
+
+@keyed.post("/v1/encoders/load", responses=ERRORS)
+async def load_encoder(body: schemas.EncoderFolder, service: Served) -> schemas.Models:
+    """Load an encoder of the language model; return the served models."""
+    folder = service.settings.encoder_folder
+    _check_changes(service)
+    if folder is None:
+        message = "encoders cannot be loaded by requests; start the server with --encoder-folder DIR"
+        raise ApiError(400, message, code="not_offered")
+    name = body.folder or body.name
+    if not is_safe_name(name):
+        message = f"folder={name[:EXCERPT]!r} is no name within the folder of encoders; give a relative path"
+        raise ApiError(400, message, param="folder")
+    await service.load_encoder(body.name, folder / name)
+    return await models(service)
+
+
+@keyed.post("/v1/encoders/unload", responses=ERRORS)
+async def unload_encoder(body: schemas.EncoderName, service: Served) -> schemas.Models:
+    """Unload an encoder; return the served models."""
+    _check_changes(service)
+    await service.unload_encoder(body.name)
+    return await models(service)
 
 
 @keyed.get("/v1/models")
 async def models(service: Served) -> schemas.Models:
-    """Return the served model."""
-    return schemas.Models(data=[schemas.Model(id=service.settings.names[0], created=service.created)])
+    """Return the served models."""
+    return schemas.Models(data=[schemas.Model(id=name, created=service.created) for name in service.names])
 
 
 @keyed.post("/embed", response_model=list[list[float]], responses=ERRORS)
@@ -127,23 +178,24 @@ async def tokenize(body: schemas.TokenizeRequest, service: Served) -> Response:
     options = _read_options(body, service)
     service.check_size(body.inputs, options)
     calls = [methodcaller("tokenize", text, options, special=body.add_special_tokens) for text in body.inputs]
-    return _json(_as_json([await service.tokenize(call) for call in calls]))
+    model = await service.available(body.model)
+    return _json(_as_json([await service.tokenize(call, model) for call in calls]))
 
 
 @public.get("/health", responses=UNAVAILABLE)
 async def health(service: Served) -> dict[str, str]:
     """Return 200 if the server computes vectors, else 503."""
-    service.ready()
+    service.check_ready()
     return {"status": "ready"}
 
 
 @keyed.get("/info", responses=UNAVAILABLE)
-async def info(service: Served, request: Request) -> dict[str, Any]:
-    """Return the model and the limits of this process; names as in Text Embeddings Inference, where it has them."""
-    about, settings = service.ready(), service.settings
+async def info(service: Served, request: Request, model: str | None = None) -> dict[str, Any]:
+    """Return a model and the limits of this process; names as in Text Embeddings Inference, where it has them."""
+    about, settings = (await service.available(model)).about, service.settings
     limits = ("max_client_batch_size", "max_concurrent_requests", "payload_limit", "auto_truncate")
     return {
-        "model_id": settings.names[0],
+        "model_id": settings.names[0] if service.resident is None or model is None else model,
         **about,
         **{name: getattr(settings, name) for name in limits},
         "max_input_length": about["max_length"]["other"],
@@ -195,12 +247,19 @@ def _page() -> tuple[bytes, str]:
     return body, policy
 
 
+def _check_changes(service: Service) -> None:
+    if service.load_missing is not None:
+        message = "Ray Serve loads and unloads encoders, as requests name them"
+        raise ApiError(400, message, code="not_offered")
+
+
 def _read_options(body: schemas.Reading, service: Service, *, states: bool = False) -> ReadOptions:
     truncate = getattr(body, "truncate", None)
     return ReadOptions(
         side=body.input_type,
         prompt_name=body.prompt_name,
         prompt=body.prompt,
+        model=body.model,
         truncate=service.settings.auto_truncate if truncate is None else truncate,
         num_layers=getattr(body, "num_layers", None),
         states=states,
@@ -211,7 +270,7 @@ async def _vectors(
     request: Request, service: Service, texts: list[schemas.Text], options: schemas.Options
 ) -> tuple[np.ndarray, Computed]:
     """Return the vectors of texts `(texts, dimensions)` as the request wants them, and what was computed."""
-    about = service.ready()
+    about = (await service.available(options.model)).about
     _check_options(options, about, service.ranges, service.ranges_of)
     computed = await _compute(request, service, texts, options)
     return _finish(computed.results, options, about, service.ranges), computed

@@ -70,6 +70,7 @@ def check_unicode(value: str, what: str = "it") -> str:
 
 Texts = Annotated[list[Text], PlainValidator(texts_in, json_schema_input_type=Inputs)]
 Words = Annotated[StrictStr, AfterValidator(check_unicode)]
+Stop = Annotated[Words, NotEmpty]
 Count = Annotated[StrictInt, Field(ge=1, le=MAX_ID)]
 Right = Literal["right", "Right"]
 
@@ -91,6 +92,7 @@ class Strict(BaseModel):
 class Reading(Strict):
     """Which prompt and which length limit texts are read with."""
 
+    model: StrictStr | None = Field(None, description="Name of the model, where there are several; see /v1/models.")
     input_type: Side | None = Field(
         None, description="Read texts as queries or as documents: with the prompt and the length limit of that side."
     )
@@ -120,7 +122,6 @@ class EmbeddingsRequest(Options):
     """OpenAI's request for embeddings."""
 
     input: Texts = Field(description="Texts, or the token ids of texts, which the template surrounds.")
-    model: StrictStr | None = Field(None, description="Name of the model; see /v1/models.")
     encoding_format: Literal["float", "base64"] | None = Field(
         None, description="Numbers in JSON, or float32 in base64, little-endian. Default: float."
     )
@@ -171,6 +172,64 @@ class TokenizeRequest(Reading):
     add_special_tokens: StrictBool = Field(True, description="With the template's tokens; else those of the text.")
 
 
+class EncoderFolder(Strict):
+    """An encoder to load."""
+
+    name: StrictStr = Field(min_length=1, max_length=200, description="Name for requests.")
+    folder: StrictStr | None = Field(
+        None, description="Its folder, within the one that the server was started with. Default: the name."
+    )
+
+
+class EncoderName(Strict):
+    """An encoder to unload."""
+
+    name: StrictStr
+
+
+class TextPart(Strict):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: Words
+
+
+class ChatMessage(Strict):
+    """A message."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Words | Annotated[list[TextPart], NotEmpty]
+    name: StrictStr | None = Field(None, description="Accepted and not used.")
+
+    @property
+    def text(self) -> str:
+        """The text of the message."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class StreamOptions(Strict):
+    """Options of a streamed answer."""
+
+    include_usage: StrictBool = False
+
+
+class ChatRequest(Strict):
+    """OpenAI's request for the next message of a chat."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    model: StrictStr | None = Field(None, description="Name of the language model; see /v1/models.")
+    temperature: float = Field(1.0, ge=0, le=2, description="0: the most probable token.")
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = Field(None, description="Takes precedence over max_tokens.")
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    seed: Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    n: Literal[1] | None = None
+    user: StrictStr | None = Field(None, description="Accepted and not used.")
+
+
 class Embedding(BaseModel):
     """One vector."""
 
@@ -205,7 +264,7 @@ class Model(BaseModel):
 
 
 class Models(BaseModel):
-    """The served model."""
+    """The served models."""
 
     object: Literal["list"] = "list"
     data: list[Model]

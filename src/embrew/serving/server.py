@@ -168,7 +168,7 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
     server.run(sockets=[listening])
     if service.failure is not None:
         raise service.failure
-    if service.busy:
+    if service.busy or (service.chats and service.chats.running):
         logging.shutdown()
         os._exit(0)  # a thread in a forward pass, which nothing can stop, would delay the end of the interpreter
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,14 @@ class Settings:
         api_key_file: file with one API key per line; without it, EMBREW_API_KEY of the environment.
         auto_truncate: truncate texts beyond the limit, where a request does not say; or refuse them with 422.
         default_prompt_name: prompt or context for requests that name none; by default the model's own.
+        encoder (NAME=DIR): an encoder to serve by name, with MODEL as the language model that all of them were trained
+            on, in memory once. Repeatable.
+        encoder_folder: folder whose subfolders requests may load as encoders; without it, none.
+        max_encoders: encoders that may be loaded at one time.
+        chat: answer chats as MODEL itself, a language model.
+        chat_template: file with a Jinja template of chats, in place of the tokenizer's.
+        max_chats: answers that are written at one time; further chats wait.
+        max_answer_tokens: tokens of an answer, at most, and where a request does not say.
         int8_ranges: folder of vectors by `embrew encode --precision int8`, whose ranges are used for int8.
         max_batch_tokens: tokens per batch, with padding; by default 16384 on a GPU, 2048 on a CPU.
         prefix_bytes: memory for the keys and values of prompts.
@@ -53,6 +61,13 @@ class Settings:
     api_key_file: Path | None = None
     auto_truncate: bool = True
     default_prompt_name: str | None = None
+    encoder: Sequence[str] = ()
+    encoder_folder: Path | None = None
+    max_encoders: int = 16
+    chat: bool = False
+    chat_template: Path | None = None
+    max_chats: int = 4
+    max_answer_tokens: int = 1024
     int8_ranges: Path | None = None
     max_batch_tokens: int | None = None
     prefix_bytes: int = 256 * MIB
@@ -70,6 +85,32 @@ class Settings:
     def names(self) -> tuple[str, ...]:
         """Names of the model in requests: its short name, and what the server was started with."""
         return tuple(dict.fromkeys((self.served_model_name or self.model.rstrip("/").rpartition("/")[2], self.model)))
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether the model is a language model that stays as it is, for encoders and chats."""
+        return bool(self.encoder or self.encoder_folder or self.chat)
+
+    def read_encoders(self) -> dict[str, str]:
+        """Return the folders of encoders by name.
+
+        Raises:
+            ValueError: a name or folder is missing, a name is in use, or settings do not go together.
+        """
+        folders: dict[str, str] = {}
+        for item in self.encoder:
+            name, _, folder = item.partition("=")
+            if not name or not folder:
+                raise ValueError(f"encoder={item!r}; give NAME=DIR, such as legal=out/legal")
+            if name in folders or name in self.names:
+                raise ValueError(f"encoder={item!r}: the name {name} is in use; choose another")
+            folders[name] = folder
+        for setting in ("int8_ranges", "pooling"):
+            if self.is_resident and getattr(self, setting) is not None:
+                raise ValueError(f"{setting} belongs to one encoder that is served alone; leave it out")
+        if self.is_resident and self.backend != "torch":
+            raise ValueError(f"backend={self.backend!r}: encoders of one language model run on torch; leave it out")
+        return folders
 
     def read_keys(self) -> tuple[str, ...]:
         """Return the API keys of the file, one per line, or that of the environment; none: no key is needed.

@@ -83,6 +83,14 @@ class Base:
     stored_as: str | None = None
     quantization: Quantization | None = None
 
+    def same_weights(self, other: Base) -> bool:
+        """Return whether another base has the same weights: by checksum if both have one, else by name and commit."""
+        if self.quantization != other.quantization:
+            return False
+        if self.sha256 is not None and other.sha256 is not None:
+            return self.sha256 == other.sha256
+        return (self.kind, self.name, self.revision) == (other.kind, other.name, other.revision)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, for JSON; `from_dict` reads them back."""
         fields = {name: value for name, value in vars(self).items() if name not in ("stored_as", "quantization")}

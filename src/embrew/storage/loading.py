@@ -19,10 +19,25 @@ from embrew.files.formats import ENCODER, RUN
 from embrew.files.names import check_file_name, path_inside
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import recover
-from embrew.model.adapters import MAX_ROUNDED_SHARE, AdapterState, lost_to_rounding, reopened_lora
+from embrew.model.adapters import (
+    MAX_ROUNDED_SHARE,
+    AdapterState,
+    check_keeps_base,
+    lora_factors,
+    lora_of,
+    lost_to_rounding,
+    reopened_lora,
+    sum_of,
+)
 from embrew.model.backbone import Backbone
 from embrew.model.encoder_module import CardFacts, EncoderModule
-from embrew.model.weights import cast_weights, describe_difference, tensors_under_adapter, without_adapter
+from embrew.model.weights import (
+    cast_weights,
+    describe_difference,
+    on_same_tensors,
+    tensors_under_adapter,
+    without_adapter,
+)
 from embrew.settings.base import Base, Kind
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
 from embrew.storage.base_model import (
@@ -144,16 +159,8 @@ def load_encoder(
     Adapters on a quantised base are kept in float32 beside its weights. `trust_remote_code` is for the base, or the
     whole weights; the tokenizer is saved in a form that needs no code.
     """
-    verified = check_folder(folder)
-    settings = read_settings(folder, verified=True)
-    with content_of(folder / SETTINGS):
-        base, chosen = Base.from_dict(settings["base"]), EncoderSettings.from_dict(settings)
-        adapters = [folder / "adapters" / str(i) for i in range(settings["adapters"])]
-    if base.kind not in get_args(Kind):
-        raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
-    if base.kind == "folder":
-        check_file_name(base.name, what=f"{folder / SETTINGS}: base")
-    states, weights_dtype = [read_adapter(path) for path in adapters], _dtype_of_weights(dtype, settings, device)
+    settings, base, states, verified = _read_folder(folder)
+    weights_dtype = _dtype_of_weights(dtype, settings, device)
     to_encode = settings["active_adapter"] and merge_adapter == "auto" and not settings["full_weights"]
     to_encode = to_encode and base.quantization is None  # beside 4-bit weights, it would take as long as before
     active = settings["active_adapter"] and merge_adapter is not True and not to_encode
@@ -176,22 +183,76 @@ def load_encoder(
     if active and not isinstance(backbone.model, PeftModel):
         with content_of(folder / "adapters", also=(RuntimeError,)):
             backbone.use_adapter(reopened_lora(backbone.causal_lm, states[-1], trainable=True))
-    _read_learned(backbone, folder / PARTS["memory"])
-    backbone.to(device)
     backbone.owns_weights = settings["full_weights"]
     backbone.merged |= settings["full_weights"]
     if settings["full_weights"] and not active:
         backbone.train_all()
+    encoder = _with_parts(kind, backbone.to(device), folder, settings, base)
+    encoder.merged_adapters = [] if settings["full_weights"] else list(merged)
+    encoder.merged_to_encode = to_encode
+    encoder.trust_remote_code = trust_remote_code
+    return encoder
+
+
+def load_on_base(kind: type[E], folder: Path, model: PreTrainedModel, base: Base) -> E:
+    """Open a folder written by `save_encoder` on a base in memory, whose tensors it shares; adapters stay beside them.
+
+    A chain of LoRAs becomes one, of the sum of their ranks, without rounding.
+
+    Raises:
+        ValueError: the encoder is of another base, has whole weights, or an adapter that is more than a LoRA on linear
+            layers.
+    """
+    settings, its_base, states, _ = _read_folder(folder)
+    if settings["full_weights"]:
+        raise ValueError(f"{folder} holds whole weights, which no base in memory gives it; serve it in its own process")
+    if not base.same_weights(its_base):
+        theirs, ours = (f"{each.name} ({each.sha256 or each.revision})" for each in (its_base, base))
+        raise ValueError(f"{folder} was trained on {theirs}, and the base in memory is {ours}; give encoders of that")
+    for state in states:
+        check_keeps_base(state.config, source=folder)
+    with content_of(folder / "adapters", also=(RuntimeError,)):
+        adapted = [reopened_lora(on_same_tensors(model), state, trainable=False) for state in states]
+    factors = [each for each in map(lora_factors, adapted) if each is not None]
+    if len(factors) < len(states):
+        raise ValueError(
+            f"{folder} has an adapter that is more than a LoRA on linear layers (DoRA, biases, a trained copy of the "
+            "embedding matrix); serve it in its own process"
+        )
+    if len(states) > 1:
+        state = lora_of(sum_of(factors), states[-1].config)
+        adapted = [reopened_lora(on_same_tensors(model), state, trainable=False)]
+    backbone = Backbone(cast(PreTrainedModel, adapted[0].get_base_model()) if adapted else on_same_tensors(model))
+    if adapted:
+        backbone.use_adapter(adapted[0])
+    return _with_parts(kind, backbone, folder, settings, its_base)
+
+
+def _read_folder(folder: Path) -> tuple[dict[str, Any], Base, list[AdapterState], bool]:
+    """Return settings, base and adapters of a folder, and whether it was compared with its checksums."""
+    verified = check_folder(folder)
+    settings = read_settings(folder, verified=True)
+    with content_of(folder / SETTINGS):
+        base = Base.from_dict(settings["base"])
+        adapters = [folder / "adapters" / str(i) for i in range(settings["adapters"])]
+    if base.kind not in get_args(Kind):
+        raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
+    if base.kind == "folder":
+        check_file_name(base.name, what=f"{folder / SETTINGS}: base")
+    return settings, base, [read_adapter(path) for path in adapters], verified
+
+
+def _with_parts(kind: type[E], backbone: Backbone, folder: Path, settings: dict[str, Any], base: Base) -> E:
+    """Return the encoder of a folder on its language model: learned tokens, tokenizer, heads, contexts, history."""
+    _read_learned(backbone, folder / PARTS["memory"])
+    backbone.to(backbone.device)
     tokenizer = open_tokenizer(folder)
     with content_of(folder / SETTINGS):
-        encoder = kind(backbone, tokenizer, base, chosen)
+        encoder = kind(backbone, tokenizer, base, EncoderSettings.from_dict(settings))
     for part in trained_parts(encoder).keys() - {"memory"}:
         tensors = read_tensors(folder / PARTS[part])
         with content_of(folder / PARTS[part], also=(RuntimeError,)):
             getattr(encoder, part).load_state_dict(tensors)
-    encoder.merged_adapters = [] if settings["full_weights"] else list(merged)
-    encoder.merged_to_encode = to_encode
-    encoder.trust_remote_code = trust_remote_code
     _read_history(encoder, folder, settings)
     return encoder.eval()
 
