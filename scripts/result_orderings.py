@@ -73,7 +73,7 @@ class Place:
         return f"**{verdict}**{said}{self.counted()}" + (f"; needs {minutes} GPU minutes" if minutes else "")
 
     def minutes(self) -> int:
-        """Return the minutes in which one GPU trains three seeds of all rows; 0: it has a verdict, or they are unknown."""
+        """Return the minutes in which one GPU trains three seeds of all rows; 0: it has a verdict, or no hours."""
         if self.verdict() in (REPRODUCED, REFUTED) or not has_result(HOURS):
             return 0
         runs = {(file, row): count for file, rows in self.needs.items() for row, count in rows.items()}
