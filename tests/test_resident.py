@@ -104,6 +104,16 @@ def test_an_encoder_has_no_copy_of_the_base(resident):
     assert not own, "what computes rows of several encoders has no tensors of its own"
 
 
+def test_equal_tokenizers_are_one(resident, tenants):
+    alone = {kind: Encoder.from_pretrained(folder).tokenizer for kind, folder in tenants.items()}
+    texts = {kind: tokenizer.backend_tokenizer.to_str() for kind, tokenizer in alone.items()}
+    shared = {kind: resident.encoders[kind].tokenizer for kind in tenants}
+    assert len({id(tokenizer) for tokenizer in shared.values()}) == len(set(texts.values())) < len(tenants)
+    for kind, tokenizer in shared.items():
+        assert tokenizer.backend_tokenizer.to_str() == texts[kind]
+        assert all(template.tokenizer is tokenizer for template in resident.encoders[kind].templates)
+
+
 def test_several_encoders_are_loaded_and_unloaded(resident_base, tenants):
     resident = Resident.open(resident_base, max_encoders=2)
     first, second = (resident.load(name, tenants[kind]) for name, kind in (("a", "contrast"), ("b", "chain")))

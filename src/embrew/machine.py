@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 from pathlib import Path
 
@@ -37,6 +39,14 @@ def cgroup(name: str) -> str:
         return (CGROUP / name).read_text()
     except OSError:
         return ""
+
+
+def release_memory() -> None:
+    """Give memory that nothing refers to back to the system; glibc alone keeps it, for later."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def _is_busy() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from embrew.chat import Answer, Message, Sampling, prompt_ids, write
 from embrew.encoder import Encoder
 from embrew.files.writing import read_unchanged
+from embrew.machine import release_memory
 from embrew.model.forward import forward, masks_for
 from embrew.model.weights import on_same_tensors
 from embrew.settings.base import Base
@@ -102,7 +102,12 @@ class Resident:
         encoder = read_unchanged(path, MARKER, partial(load_on_base, Encoder, path, self.model, self.base))
         with self._changing:
             self._check_room(name)
+            for other in self._encoders.values():
+                if _same_tokenizer(encoder.tokenizer, other.tokenizer):
+                    _set_tokenizer(encoder, other.tokenizer)
+                    break
             self._replace({**self._encoders, name: encoder})
+        release_memory()
         return encoder
 
     def unload(self, name: str) -> None:
@@ -115,7 +120,7 @@ class Resident:
             if name not in self._encoders:
                 raise ValueError(f"no encoder {name!r}; loaded are {', '.join(self._encoders) or 'none'}")
             self._replace({other: encoder for other, encoder in self._encoders.items() if other != name})
-        gc.collect()  # modules and their hooks refer to each other
+        release_memory()  # modules and their hooks refer to each other
 
     def _check_room(self, name: str) -> None:
         if name in self._encoders:
@@ -233,6 +238,17 @@ class LinearOfSeveral(nn.Module):
                 down, up, scaling = self.loras[number]
                 output[part] += (((x[part].to(down.dtype) @ down.T) @ up.T) * scaling).to(output.dtype)
         return output
+
+
+def _same_tokenizer(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:
+    texts: list[str] = [tokenizer.backend_tokenizer.to_str() for tokenizer in (a, b)]  # type: ignore[attr-defined]
+    return texts[0] == texts[1] and a.special_tokens_map == b.special_tokens_map
+
+
+def _set_tokenizer(encoder: Encoder, tokenizer: PreTrainedTokenizerBase) -> None:
+    encoder.tokenizer = tokenizer
+    for template in encoder.templates:
+        template.tokenizer = tokenizer
 
 
 def _lora_layers(encoder: Encoder) -> dict[str, tuple[Tensor, Tensor, float]]:
