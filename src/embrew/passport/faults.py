@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -77,32 +77,41 @@ class Faults:
         has_eos = tokenizer.eos_token_id is None or tokenizer.eos_token_id in self.end
         self.other_eos = [] if has_eos else [tokenizer.eos_token_id]
         self.right = Pooling("last") if pools_last_token(encoder) else encoder.pooling
-        self.rows = self._rows(lambda text: text, lambda words: words)
+        self.rows = self._rows(str, str)
 
     def vectors(self) -> Vectors:
         """Return unit vectors `(sides · texts, dimensions)` by fault; the first ones, named "", are right."""
         mode, backbone = self.encoder.attention.mode, self.encoder.backbone
-        by_fault: Vectors = {}
-        for name, change in self._frames():
-            if all(len(row.ids) > 1 for row in self.rows):
-                by_fault |= self._pooled(name, [change(row) for row in self.rows], mode, others=name in WITH_POOLINGS)
+        by_fault, rows = Vectors(), dict(self._changed_rows())
+        together = self._pooled([row for each in rows.values() for row in each], mode)
+        for pooling, vectors in together.items():
+            for name, part in zip(rows, np.split(vectors, len(rows)), strict=True):
+                if not pooling or name in WITH_POOLINGS:
+                    by_fault["+".join(filter(None, (name, pooling)))] = part
         for other in ("causal", "bidirectional"):
             if other != mode and not backbone.is_bert_type and bidirectional_by(backbone.inner):
-                by_fault |= self._pooled(f"attention_{other}", self.rows, other, others=False)
-        if any(side.instruction for side in self.sides):
-            by_fault["prompt_doubled"] = self._changed(lambda text: text, lambda words: words + words)
-        for name, prompt in self.encoder.prompts.items():
-            if prompt and any(side.instruction != prompt for side in self.sides):
-                added = self._changed(lambda text: text, lambda words, prompt=prompt: prompt + words)  # type: ignore[misc]
-                by_fault[f"prompt_added_{name}"] = added
-        by_fault["lower_case"] = self._changed(str.lower, str.lower)
-        if getattr(self.encoder.tokenizer, "chat_template", None):
-            rows = [self._as_chat(text, side) for side in self.sides for text in self.texts]
-            by_fault["chat_template"] = self.vectors_of(rows)
+                by_fault[f"attention_{other}"] = self._pooled(self.rows, other)[""]
         for name, factors in self._adapters().items():
             with added_to(self.encoder, factors):
                 by_fault[name] = self.vectors_of(self.rows)
         return by_fault
+
+    def _changed_rows(self) -> Iterator[tuple[str, list[Row]]]:
+        """Yield the rows by faults of tokens, prompts and texts; those named "" are right."""
+        for name, change in self._frames():
+            if not name or all(len(row.ids) > 1 for row in self.rows):
+                yield name, [change(row) for row in self.rows]
+        changes: dict[str, tuple[Callable[[str], str], Callable[[str], str]]] = {"lower_case": (str.lower, str.lower)}
+        if any(side.instruction for side in self.sides):
+            changes["prompt_doubled"] = str, lambda words: words + words
+        for name, prompt in self.encoder.prompts.items():
+            if prompt and any(side.instruction != prompt for side in self.sides):
+                changes[f"prompt_added_{name}"] = str, prompt.__add__
+        for name, (change_text, change_prompt) in changes.items():
+            with suppress(ValueError):  # the limit has no room for two prompts
+                yield name, self._rows(change_text, change_prompt)
+        if getattr(self.encoder.tokenizer, "chat_template", None):
+            yield "chat_template", [self._as_chat(text, side) for side in self.sides for text in self.texts]
 
     def truncated(self, text: str) -> Vectors:
         """Return the vector `(dimensions,)` of a long text with the first prompt, truncated elsewhere, by fault.
@@ -178,18 +187,15 @@ class Faults:
             missing["adapter_missing_last"] = [scaled(every[-1], -1.0)]
         return {**missing, "adapter_doubled": [every[-1]]}
 
-    def _pooled(self, name: str, rows: Sequence[Row], mode: AttentionMode, *, others: bool) -> Vectors:
-        """Return vectors of rows in the right pooling, and in others."""
-        tokens, by_pooling = Tokens.pad(rows).to(self.encoder.device), Vectors()
+    def _pooled(self, rows: Sequence[Row], mode: AttentionMode) -> Vectors:
+        """Return vectors of rows in the right pooling, named "", and in others."""
+        tokens = Tokens.pad(rows).to(self.encoder.device)
         has_layers = self.encoder.head is not None or self.encoder.center is not None
+        others = () if has_layers else (pooling for pooling in POOLINGS if pooling != self.right)
         with torch.inference_mode(), full_float32(self.encoder.device.type):
             states = self.encoder.backbone.hidden_states(tokens, Attention(mode))
-            by_pooling[name] = self._unit(self.right, states, tokens)
-            for pooling in POOLINGS if others and not has_layers else ():
-                if pooling != self.right:
-                    both = "+".join(filter(None, (name, f"pooling_{pooling.mode}")))
-                    by_pooling[both] = self._unit(pooling, states, tokens)
-        return by_pooling
+            wrong = {f"pooling_{pooling.mode}": self._unit(pooling, states, tokens) for pooling in others}
+            return {"": self._unit(self.right, states, tokens), **wrong}
 
     def _rows(self, change: Callable[[str], str], change_prompt: Callable[[str], str]) -> list[Row]:
         """Return the rows of all texts with each prompt, after changes of both."""
@@ -200,12 +206,9 @@ class Faults:
         ]
         return [row for each in rows for row in each]
 
-    def _changed(self, change: Callable[[str], str], change_prompt: Callable[[str], str]) -> np.ndarray:
-        return self.vectors_of(self._rows(change, change_prompt))
-
     def vectors_of(self, rows: Sequence[Row]) -> np.ndarray:
         """Return unit vectors of rows, `(rows, dimensions)`."""
-        return self._pooled("", rows, self.encoder.attention.mode, others=False)[""]
+        return self._pooled(rows, self.encoder.attention.mode)[""]
 
     def _unit(self, pooling: Pooling, states: Tensor, tokens: Tokens) -> np.ndarray:
         vectors = embed(self.encoder.head, pooling, states, tokens)

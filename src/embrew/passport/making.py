@@ -113,7 +113,7 @@ def write_passport(passport: tuple[dict[str, Any], dict[str, np.ndarray]], folde
 
 def embed_by_name(model: Any, prompt: str, texts: list[str]) -> np.ndarray:
     """Return what the method of a model that belongs to a prompt gives."""
-    options = {"batch_size": 8, "show_progress_bar": False}
+    options = {"show_progress_bar": False, **({} if isinstance(model, EncoderModule) else {"batch_size": 8})}
     if prompt in SIDES:
         return np.asarray(getattr(model, f"encode_{prompt}")(texts, **options))
     named = {"prompt": ""} if prompt == NONE else {"prompt_name": prompt}
