@@ -333,6 +333,8 @@ def nearest_faults(measured: np.ndarray, candidates: Mapping[str, np.ndarray], t
         return []
     if "" in near or not named:
         return None
+    if "prompt_doubled" in named:  # a prompt that is added before the same prompt
+        named = {name for name in named if not name.startswith("prompt_added")}
     fewest = min(name.count("+") for name in named)
     return [name for name in candidates if name in named and name.count("+") == fewest]
 
@@ -642,7 +644,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = check(passport, embed, prompt=options.prompt, batch_size=max(1, options.batch_size))
         else:
             result = check_file(passport, options.endpoint, prompt=options.prompt)
-    except (OSError, ValueError) as error:
+    except (EOFError, OSError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     lines = [result.verdict, *(f"  {line}" for line in [*result.evidence, *result.notes])]

@@ -59,7 +59,6 @@ CONTEXT = Format("a context of an encoder", "context.json")
 RUN = Format("a training run", "run.json", sealed=True)
 STAGE = Format("a stage of a training run", "stage.json", 3)  # also of its checkpoints
 EXPORT = Format("an export", "parity.json")
-PASSPORT = Format("a passport", "passport.json", 1)  # within other folders, and not a kind of folder
 TEACHER = Format("a teacher's vectors", "teacher.json", sealed=True)
 OPENVINO = Format("an export for OpenVINO", "openvino/encoder.json")  # within an export, and not a kind of folder
 VECTORS = Format("vectors", "vectors.json")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from embrew import check_passport
 from embrew.encoder import Encoder
-from embrew.files.formats import PASSPORT
 from embrew.files.writing import atomic_folder
 from embrew.opening import as_encoder, open_model
 from embrew.passport.making import embed_by_name, make_passport, write_passport
@@ -39,7 +38,7 @@ def write_model_passport(
     encoder = model if isinstance(model, Encoder) else as_encoder(model, name)
     base = encoder.base.name if isinstance(model, Encoder) else Path(name).name
     passport = make_passport(encoder, name=base, embed=partial(embed_by_name, model), int8=int8)
-    with atomic_folder(folder, marker=PASSPORT.file, overwrite=overwrite) as out:
+    with atomic_folder(folder, marker=check_passport.FILE, overwrite=overwrite) as out:
         write_passport(passport, out)
         shutil.copyfile(check_passport.__file__, out / Path(check_passport.__file__).name)
     return check_passport.Passport.read(folder)
