@@ -20,7 +20,7 @@ def passport(
     int8: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Write a model's passport, by which any endpoint proves that it serves this model.
+    """Write the file that proves what an endpoint serves.
 
     DIR holds passport.json, passport.safetensors and check_passport.py, which needs Python and numpy only. Saved
     encoders and exports have a passport already.
