@@ -168,8 +168,8 @@ def self_test() -> Iterator[Finding]:
     import numpy as np
 
     from embrew.encoder import Encoder
+    from embrew.passport.texts import REFERENCE_TEXTS
     from embrew.storage.base_model import ASSETS, weights_sha256
-    from embrew.storage.saving import REFERENCE_TEXTS
 
     reference = json.loads((ASSETS["nano"].parent / "nano_vectors.json").read_text())
     sha256 = weights_sha256(ASSETS["nano"])
@@ -197,9 +197,9 @@ def _training() -> Iterator[Finding]:
 
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
+    from embrew.passport.texts import REFERENCE_TEXTS
     from embrew.recipe import Recipe, build
     from embrew.stock import open_stock
-    from embrew.storage.saving import REFERENCE_TEXTS
     from embrew.training.stages import train
 
     with tempfile.TemporaryDirectory(prefix="embrew-doctor-") as scratch:

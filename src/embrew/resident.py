@@ -241,7 +241,7 @@ class LinearOfSeveral(nn.Module):
 
 
 def _same_tokenizer(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:
-    texts: list[str] = [tokenizer.backend_tokenizer.to_str() for tokenizer in (a, b)]  # type: ignore[attr-defined]
+    texts: list[str] = [tokenizer.backend_tokenizer.to_str() for tokenizer in (a, b)]
     return texts[0] == texts[1] and a.special_tokens_map == b.special_tokens_map
 
 

@@ -18,6 +18,7 @@ NO_TABLE = {
     "train": "writes run.json, or sweep.json",
     "encode": "writes a manifest",
     "export": "writes a folder",
+    "passport": "writes a folder",
     "merge": "writes a folder",
     "average": "writes a folder",
     "center": "writes a folder",

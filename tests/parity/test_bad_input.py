@@ -195,7 +195,7 @@ def test_less_precise_vectors(export, runtime):
         return noisy([words + text for text in texts], None)
 
     with serving(with_prompt) as address:
-        assert named(compare(str(export), f"{address}/embed", min_cosine=0.99)) == {"prompt_added"}
+        assert named(compare(str(export), f"{address}/embed", min_cosine=0.99)) == {"prompt_added_query"}
 
 
 def test_another_model(export, tmp_path, make_encoder):
@@ -214,7 +214,7 @@ def test_a_folder_without_reference_vectors(export, tmp_path):
         compare(str(tmp_path / "none"), str(export))
     with pytest.raises(ValueError, match="is not a model: the folder has no config.json"):
         compare(str(tmp_path), str(export))
-    for file in ("parity.json", "parity.safetensors", "checksums.json", "tokenizer.json"):
+    for file in ("parity.json", "passport.json", "passport.safetensors", "checksums.json", "tokenizer.json"):
         (tmp_path / file).write_bytes((export / file).read_bytes())
     with serving(FaultyRuntime(export, "bos missing")) as address:
         found = compare(str(tmp_path), f"{address}/embed")  # neither config nor weights are there
@@ -231,7 +231,7 @@ def test_a_folder_without_reference_vectors(export, tmp_path):
 
 def test_damaged_references(export, tmp_path):
     def copied(**changed: bytes) -> str:
-        for file in ("parity.json", "parity.safetensors", "checksums.json"):
+        for file in ("parity.json", "passport.json", "passport.safetensors", "checksums.json"):
             content = changed.get(file.replace(".", "_"), (export / file).read_bytes())
             (tmp_path / file).unlink(missing_ok=True)
             if content:
@@ -239,17 +239,17 @@ def test_damaged_references(export, tmp_path):
         return str(tmp_path)
 
     against = "http://127.0.0.1:1"
-    tensors = (export / "parity.safetensors").read_bytes()
+    tensors = (export / "passport.safetensors").read_bytes()
     parity = json.loads((export / "parity.json").read_text())
     with pytest.raises(Damaged, match="parity.json has changed"):
         compare(copied(parity_json=json.dumps({**parity, "max_length": 7}).encode()), against)
-    with pytest.raises(Damaged, match="parity.safetensors has changed"):
-        compare(copied(parity_safetensors=tensors[:-10]), against)
-    with pytest.raises(FileNotFoundError, match=r"parity\.safetensors"):
-        compare(copied(parity_safetensors=b""), against)
+    with pytest.raises(Damaged, match="passport.safetensors has changed"):
+        compare(copied(passport_safetensors=tensors[:-10]), against)
+    with pytest.raises(FileNotFoundError, match=r"passport\.safetensors"):
+        compare(copied(passport_safetensors=b""), against)
     without = {"checksums_json": b""}
-    with pytest.raises(ValueError, match="parity.safetensors cannot be read"):
-        compare(copied(parity_safetensors=tensors[:-10], **without), against)
+    with pytest.raises(ValueError, match="passport.json is no valid passport: passport.safetensors is not the one"):
+        compare(copied(passport_safetensors=tensors[:-10], **without), against)
     with pytest.raises(OtherFormat, match="format 99; this embrew reads format 2"):
         compare(copied(parity_json=json.dumps({**parity, "format": 99}).encode(), **without), against)
     with pytest.raises(ValueError, match="it has no cases"):

@@ -20,7 +20,7 @@ FAULTS = {
     "no special tokens": {"bos_missing+eos_missing"},
     "prompt missing": {"prompt_missing"},
     "prompt doubled": {"prompt_doubled"},
-    "prompt added": {"prompt_added"},
+    "prompt added": {"prompt_added_query"},
     "prompt by name ignored": {"prompt_missing"},
     "mean": {"pooling_mean"},
     "cls": {"pooling_cls"},

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.wrong_vectors import CHOSEN, WrongVectors
 from embrew.parity.causes import Verdict, verdict_of
 from embrew.parity.compare import compare
-from embrew.parity.expected import Reference, ReferenceText
+from embrew.parity.expected import Reference, ReferenceText, WrongVectors
 from embrew.parity.measuring import ALONE, LONG, Condition, Measurements
+from embrew.passport.texts import CHOSEN
 from embrew.runtimes.runtime import Prompt
 from embrew.storage.base_model import ASSETS
 from tests.conftest import by_default, stir

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.export.wrong_vectors import CHOSEN
 from embrew.parity.compare import ParityResult, compare
+from embrew.passport.texts import CHOSEN
 from tests.parity.faulty import THREE_PROMPTS, FaultyRuntime
 from tests.parity.servers import Answer, serving
 from tests.parity.test_faults import named
@@ -105,7 +104,6 @@ def test_the_assumed_precision(export, runtime, tmp_path):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "checksums.json").unlink()
     parity = json.loads((export / "parity.json").read_text())
-    shutil.copyfile(export / "parity.safetensors", tmp_path / "parity.safetensors")
     cases = {
         ("llama.cpp", "int8"): {"/v1": ("int8", 0.99), "/api/embed": ("int8", 0.99), "/embed": ("fp32", 0.9999)},
         ("openvino", "bf16"): {"/v1": ("bf16", 0.999), "/api/embed": ("fp32", 0.9999), "/embed": ("fp32", 0.9999)},

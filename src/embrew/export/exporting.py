@@ -10,10 +10,11 @@ from typing import Literal
 
 from embrew.encoder import Encoder
 from embrew.export.fresh_process import verify_runtime
-from embrew.export.wrong_vectors import FILE, wrong_vectors
+from embrew.export.passport import passport_of_export
 from embrew.files.checksums import CARD, write_checksums
 from embrew.files.formats import EXPORT
 from embrew.files.writing import atomic_folder, check_free
+from embrew.passport.making import write_passport
 from embrew.runtimes.portable import Int8, PortableEncoder, fixed_form, make_portable
 from embrew.runtimes.reference import Int8Result
 from embrew.runtimes.registry import RUNTIMES
@@ -158,6 +159,7 @@ def export_encoder(
             )
         with atomic_folder(Path(folder), marker=EXPORT.file, overwrite=overwrite) as out:
             _write(portable, selected, types, verify, out)
+            write_passport(passport_of_export(portable, reference, types.values()), out)
             if verify == "full":
                 device = str(encoder.device)
                 verified = {runtime.name: verify_runtime(runtime, out, portable.parity, device) for runtime in selected}
@@ -175,7 +177,6 @@ def _write(
     portable.parity["runtimes"] = {str(name): dtype for name, dtype in types.items()}
     portable.parity["checks"] = {"verify": verify}
     (out / EXPORT.file).write_text(json.dumps(portable.parity, ensure_ascii=False), encoding="utf-8")
-    wrong_vectors(portable).write(out / FILE)
     (out / CARD).write_text(_card(portable, runtimes, out), encoding="utf-8")
 
 

@@ -5,47 +5,26 @@ A cause is named only if its vectors are those that were measured.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from embrew.export.wrong_vectors import CHOSEN
+from embrew.check_passport import (
+    ALIKE,
+    CLEAR,
+    FEW,
+    NOISE,
+    STANDS_OUT,
+    TOO_NEAR,
+    nearest_faults,
+    nearest_truncation,
+    shape_faults,
+    words_of,
+)
 from embrew.parity.expected import TextKey
 from embrew.parity.measuring import ALONE, MIXED, NAMED, PAIRS, REORDERED, Condition, Measurements, distances
-from embrew.storage.saving import REFERENCE_TEXTS
-
-MARGIN = 2.0  # a fault is named if its vectors are nearer than those of all others by this factor
-CLEAR = 4.0  # the same, against the right vectors where these are within the tolerance
-NOISE = 1e-6  # mean distance (1 - cosine) below which vectors are the same
-TOO_NEAR = 1e-5  # mean distance from which a fault within the tolerance is named
-STANDS_OUT = 10.0  # a text is wrong on its own, not just less precise, if it is farther than the median by this factor
-ALIKE = 0.97  # mean cosine from which vectors that no fault explains can be those of less precise weights
-LENGTH = 0.01  # largest relative difference of the lengths of vectors
-FEW = 3  # right texts, at least, that are shorter than all wrong ones, where these are truncated
-SPECIAL = REFERENCE_TEXTS[10]  # holds names of special tokens, which Rust tokenizers read as tokens in any text
-WORDS = {
-    "bos_missing": "BOS is missing",
-    "bos_doubled": "BOS is doubled",
-    "bos_added": "BOS is added, which this encoder does not have",
-    "eos_missing": "EOS, or the last token after the text, is missing",
-    "end_missing": "EOS and all other tokens after the text are missing",
-    "eos_doubled": "EOS, or the last token after the text, is doubled",
-    "eos_added": "EOS is added, which this encoder does not have",
-    "prompt_missing": "the prompt is missing",
-    "prompt_doubled": "the prompt is doubled",
-    "prompt_added": "the runtime adds a prompt of its own before every text",
-    "prompt_added_other": "the runtime adds a prompt of its own before every text",
-    "pooling_mean": "wrong pooling: the mean of all tokens",
-    "pooling_cls": "wrong pooling: the first token",
-    "pooling_last": "wrong pooling: the last token",
-    "pooling_weighted_mean": "wrong pooling: the weighted mean of all tokens",
-    "attention_causal": "attention is causal instead of bidirectional",
-    "attention_bidirectional": "attention is bidirectional instead of causal",
-}
-"""Faults of `export.wrong_vectors` in words; for truncation, see `_truncated`."""
-TRUNCATED = re.compile(r"truncated_(\d+)(_no_end)?")
+from embrew.passport.texts import CHOSEN, SPECIAL
 
 
 @dataclass(frozen=True)
@@ -155,19 +134,12 @@ def _of_directions(measurements: Measurements) -> list[Cause] | str:
     rows = [index_of[text.key] for text in stored.texts]
     faults = {name: vectors[rows] for name, vectors in wrong.vectors.items()} if rows else {}
     candidates = {"": condition.expected, **faults}  # "": right
-    distance = {name: distances(condition.measured, vectors) for name, vectors in candidates.items()}
-    mean = {name: float(per_text.mean()) for name, per_text in distance.items()}
-    accepted = {name for name, per_text in distance.items() if per_text.max() <= 1 - measurements.min_cosine}
-    best = min(mean.values())
-    near = {name for name in candidates if mean[name] <= max(MARGIN * best, best + NOISE)}
-    named = near & accepted - {""}
-    if "" in accepted and ("" in near or not named or mean[""] < max(TOO_NEAR, best * CLEAR)):
-        return []
-    if "" in near or not named:
-        return _unknown(measurements, condition, nearest_is_right="" in near)
-    fewest = min(name.count("+") for name in named)
-    simplest = [name.split("+") for name in candidates if name in named and name.count("+") == fewest]
-    return [Cause(names, ", and ".join(WORDS[name] for name in names)) for names in simplest]
+    named = nearest_faults(condition.measured, candidates, 1 - measurements.min_cosine)
+    if named is None:
+        nearest = min(candidates, key=lambda name: float(distances(condition.measured, candidates[name]).mean()))
+        return _unknown(measurements, condition, nearest_is_right=not nearest)
+    limit = measurements.reference.max_length
+    return [Cause(fault.split("+"), words_of(fault, limit)) for fault in named]
 
 
 def _unknown(measurements: Measurements, condition: Condition, *, nearest_is_right: bool) -> str:
@@ -191,14 +163,10 @@ def _of_truncation(measurements: Measurements, every: Condition) -> list[Cause]:
     stored, limit = measurements.reference.wrong, measurements.reference.max_length
     row = every.where(lambda text: text.key == stored.long)
     if row.texts and stored.truncated:
-        right = float(row.distances[0])
-        distance = {name: float(distances(row.vectors[0], vector)) for name, vector in stored.truncated.items()}
-        nearest, *others = sorted(distance, key=lambda name: distance[name])
-        farther = [right if right > TOO_NEAR else 0.0, *(distance[name] for name in others)]
-        factor = MARGIN if right > 1 - measurements.min_cosine else CLEAR
-        is_near = distance[nearest] <= 1 - measurements.min_cosine
-        if is_near and max(factor * distance[nearest], NOISE) < min(farther):
-            return [Cause([nearest], _truncated(nearest, limit))]
+        right, tolerance = row.expected[0], 1 - measurements.min_cosine
+        nearest = nearest_truncation(row.vectors[0], right, stored.truncated, tolerance)
+        if nearest is not None:
+            return [Cause([nearest], words_of(nearest, limit))]
     wrong = _wrong(measurements, every)
     shortest = min((len(text.ids) for text in every.texts if text.key in wrong), default=0)
     shorter = [text for text in every.texts if len(text.ids) < shortest]
@@ -211,14 +179,6 @@ def _of_truncation(measurements: Measurements, every: Condition) -> list[Cause]:
         f"elsewhere than at {limit} tokens, or lose their end"
     )
     return [Cause(["truncated"], words)]
-
-
-def _truncated(fault: str, limit: int) -> str:
-    cut = TRUNCATED.fullmatch(fault)
-    if cut is None:
-        return f"texts are not truncated at {limit} tokens"
-    where = f"at {cut[1]} tokens" + (f" instead of {limit}" if int(cut[1]) != limit else "")
-    return f"long texts are truncated {where}" + (", and lose EOS or what else follows a text" if cut[2] else "")
 
 
 def _of_texts(measurements: Measurements, every: Condition) -> list[Cause]:
@@ -247,20 +207,10 @@ def _of_texts(measurements: Measurements, every: Condition) -> list[Cause]:
 def _of_shape(measurements: Measurements, faults: Sequence[Cause]) -> list[Cause]:
     """Return causes by dimensions and lengths of vectors; the latter, under a fault, only if they should be 1."""
     conditions = [condition for condition in measurements.conditions.values() if condition.texts]
-    sizes = [measurements.alone.measured.shape[1], measurements.alone.expected.shape[1]]
-    causes = [] if sizes[0] == sizes[1] else [Cause(["dimensions"], f"{sizes[0]} dimensions instead of {sizes[1]}")]
-    lengths = np.concatenate([np.linalg.norm(condition.measured, axis=1) for condition in conditions])
-    expected = np.concatenate([np.linalg.norm(condition.expected, axis=1) for condition in conditions])
-    is_normalised = bool((np.abs(expected[expected > 0] - 1) < LENGTH).all())
-    allowed = max(LENGTH, (2 * (1 - measurements.min_cosine)) ** 0.5)  # noise as large as the cosine allows sideways
-    other = np.abs(lengths - expected) > allowed * expected
-    if other.any() and (is_normalised or not faults):
-        ranges = (f"{norms[other].min():.3g} to {norms[other].max():.3g}" for norms in (lengths, expected))
-        measured, right = ranges
-        what = "are not normalised: lengths" if is_normalised else f"have other lengths than {right}:"
-        words = f"{other.sum()} of {len(other)} vectors {what} {measured}"
-        causes.append(Cause(["norm"], words))
-    return causes
+    measured = np.concatenate([condition.measured for condition in conditions])
+    expected = np.concatenate([condition.expected for condition in conditions])
+    faults_of_shape = shape_faults(measured, expected, 1 - measurements.min_cosine, named=bool(faults))
+    return [Cause([fault], words) for fault, words in faults_of_shape]
 
 
 def _beside_alone(measurements: Measurements, condition: Condition) -> tuple[Condition, np.ndarray, bool]:

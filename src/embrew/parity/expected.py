@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import torch
 
-from embrew.export.wrong_vectors import FILE, WrongVectors, wrong_vectors
+from embrew.check_passport import FILE, TENSORS, Passport, candidates_of
+from embrew.export.passport import passport_of_export
 from embrew.files.checksums import Damaged, file_sha256, read_checksums
 from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of, read_json
+from embrew.passport.texts import REFERENCE_TEXTS, long_text
 from embrew.runtimes.portable import fixed_form, make_portable
-from embrew.runtimes.reference import Parity, long_text
+from embrew.runtimes.reference import Parity
 from embrew.runtimes.runtime import Prompt
-from embrew.storage.saving import REFERENCE_TEXTS
 from embrew.text.texts import SIDES
 
 if TYPE_CHECKING:
@@ -49,6 +50,41 @@ class ReferenceText:
     def key(self) -> TextKey:
         """Words of the prompt, and the text."""
         return self.prompt.words, self.text
+
+
+@dataclass(frozen=True)
+class WrongVectors:
+    """Unit vectors of the same texts under faults, of a passport.
+
+    Attributes:
+        rows: prompt, as words, and text of each row.
+        vectors: vectors `(rows, dimensions)` by fault; `+` separates faults that come together.
+        long: prompt and text of the row that is truncated.
+        truncated: vector `(dimensions,)` of that text by fault.
+    """
+
+    rows: list[TextKey]
+    vectors: dict[str, np.ndarray]
+    long: TextKey
+    truncated: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, passport: Passport) -> WrongVectors:
+        """Return the vectors under faults of a passport."""
+        texts, prompts = passport.about["texts"], passport.about["prompts"]
+        keys = {(entry["words"], texts[i]): (name, i) for name, entry in prompts.items() for i in entry["texts"]}
+        vectors, base = candidates_of(passport, list(keys.values()))
+        del vectors[""]
+        long = len(texts) - 1
+        stored = {name: passport.wrong(name) for name in prompts}
+        by_prompt = {
+            name: {fault: rows[long] for fault, rows in faults.items() if "truncated" in fault and long in rows}
+            for name, faults in stored.items()
+        }
+        prompt = next((name for name, truncated in by_prompt.items() if truncated), next(iter(prompts)))
+        words = {name: str(entry["words"]) for name, entry in prompts.items()}
+        rows = [(words[name], texts[i]) for name, i in base] if vectors else []
+        return cls(rows, vectors, (words[prompt], texts[long]), by_prompt[prompt])
 
 
 @dataclass(frozen=True)
@@ -83,16 +119,16 @@ def reference_of_export(name: str) -> Reference | None:
         ValueError: damaged files.
     """
     folder = Path(name)
-    path, wrong = folder / EXPORT.file, folder / FILE
+    path = folder / EXPORT.file
     if not os.path.lexists(path):
         return None
     parity = cast("Parity", read_json(path, keys=("cases", "max_length"), repair=REPAIR, kind=EXPORT))
     listed = read_checksums(folder) or {}
-    for file in (path, wrong):
+    for file in (path, folder / FILE, folder / TENSORS):
         if file.name in listed and listed[file.name] != file_sha256(file):
             raise Damaged(f"{file} has changed since it was written; copy it again, or {REPAIR}")
     with content_of(path, repair=REPAIR):
-        return _reference(name, parity, WrongVectors.read(wrong))
+        return _reference(name, parity, WrongVectors.of(Passport.read(folder)))
 
 
 def reference_of_encoder(
@@ -119,8 +155,10 @@ def reference_of_encoder(
         raise ValueError(f"{name} is no encoder of embrew, so there are no reference vectors; give one, or its export")
     if by_methods:
         return _of_methods(name, encoder)
-    portable = make_portable(*fixed_form(encoder, max_length=max_length))
-    return _reference(name, portable.parity, wrong_vectors(portable))
+    fixed, reference = fixed_form(encoder, max_length=max_length)
+    portable = make_portable(fixed, reference)
+    passport = Passport(*passport_of_export(portable, reference))
+    return _reference(name, portable.parity, WrongVectors.of(passport))
 
 
 def export_around(path: Path) -> Parity:
@@ -152,7 +190,7 @@ def _reference(name: str, parity: Parity, wrong: WrongVectors) -> Reference:
 
 def _of_methods(name: str, encoder: Encoder) -> Reference:
     """Return what `encode_query`, `encode_document`, and `encode` with every other prompt and context give."""
-    words = [*REFERENCE_TEXTS, long_text(encoder, encoder.max_seq_length), ""]
+    words = [*REFERENCE_TEXTS, long_text(encoder.tokenizer, encoder.max_seq_length), ""]
     others = [name for name in [*encoder.prompts, *encoder.contexts] if name not in SIDES]
     texts = []
     for prompt_name in (*SIDES, None, *others):

@@ -8,9 +8,9 @@ from itertools import zip_longest
 
 import numpy as np
 
-from embrew.export.wrong_vectors import CHOSEN
+from embrew.check_passport import distances
 from embrew.parity.expected import Reference, ReferenceText, TextKey
-from embrew.runtimes.reference import cosines
+from embrew.passport.texts import CHOSEN
 from embrew.runtimes.runtime import OpenedRuntime, Refused
 
 ALONE, LONG, NAMED = "alone", "beyond the limit", "prompt by name"
@@ -90,12 +90,6 @@ class Measurements:
     def same(self, a: np.ndarray, b: np.ndarray) -> bool:
         """Return whether all vectors are the same: a mean would hide a single wrong one."""
         return bool(distances(a, b).max() <= 1 - self.min_cosine)
-
-
-def distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return 1 - cosine of each pair of vectors, in the leading dimensions that both have."""
-    shared = min(a.shape[-1], b.shape[-1])
-    return 1 - cosines(a[..., :shared], b[..., :shared])
 
 
 def measure_runtime(

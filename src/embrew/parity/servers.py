@@ -2,80 +2,22 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-import numpy as np
-
+from embrew.check_passport import APIS, PATHS, Api
 from embrew.http_client import Body, Client, NoAnswer
 from embrew.parity import Kind
 from embrew.runtimes.registry import RUNTIMES
 from embrew.runtimes.runtime import OpenedRuntime, Prompt
 from embrew.text.texts import SIDES
 
-PATHS: dict[str, Kind] = {"/v1/embeddings": "openai", "/v1": "openai", "/api/embed": "ollama", "/embed": "tei"}
-"""Ends of addresses and the kind of server that has them; the longest first."""
-
-
-@dataclass(frozen=True)
-class Api:
-    """The requests and answers of a kind of server.
-
-    Attributes:
-        title: name of the kind.
-        path: path of requests for vectors.
-        texts: key of the texts in a request.
-        vectors: function that returns the vectors of an answer.
-        reads: names of runtimes, as of `OpenedRuntime`.
-        about: path that only this kind of server has, and a key of its answer: the list of models, if there is one.
-        model: key of a model's name in that list; None: the server has one model.
-        by_name: whether a request can name a prompt.
-    """
-
-    title: str
-    path: str
-    texts: str
-    vectors: Callable[[Any], list[object]]
-    reads: tuple[str, ...]
-    about: tuple[str, str]
-    model: str | None = None
-    by_name: bool = False
-
-
-def _by_index(answer: Any) -> list[object]:
-    """Return the vectors of OpenAI's API, which may come in any order, or as float32 in base64 without being asked."""
-    items = answer["data"]
-    by_index = {item.get("index", position): item["embedding"] for position, item in enumerate(items)}
-    vectors = [by_index[index] for index in range(len(items))]
-    return [np.frombuffer(b64decode(vector), dtype="<f4") if isinstance(vector, str) else vector for vector in vectors]
-
-
-APIS: dict[Kind, Api] = {
-    "tei": Api(
-        "Text Embeddings Inference",
-        "/embed",
-        "inputs",
-        lambda answer: [answer[i] for i in range(len(answer))],
-        ("sentence-transformers", "vllm", "tei", "onnx"),
-        ("/info", "model_id"),
-        by_name=True,
-    ),
-    "ollama": Api(
-        "Ollama",
-        "/api/embed",
-        "input",
-        lambda answer: answer["embeddings"],
-        ("llama.cpp",),
-        ("/api/tags", "models"),
-        model="name",
-    ),
-    "openai": Api(
-        "OpenAI's API", "/v1/embeddings", "input", _by_index, tuple(RUNTIMES), ("/v1/models", "data"), model="id"
-    ),
+READS: dict[str, tuple[str, ...]] = {
+    "tei": ("sentence-transformers", "vllm", "tei", "onnx"),
+    "ollama": ("llama.cpp",),
+    "openai": tuple(RUNTIMES),
 }
+"""Names of the runtimes that a kind of server may run, as of `OpenedRuntime`."""
 
 
 class ApiServer(OpenedRuntime):
@@ -89,7 +31,7 @@ class ApiServer(OpenedRuntime):
 
     def __init__(self, client: Client, api: Api, model: str | None) -> None:
         self.client, self.api = client, api
-        self.name, self.reads, self.by_name = f"{client.address}{api.path} ({api.title})", api.reads, api.by_name
+        self.name, self.reads, self.by_name = f"{client.address}{api.path} ({api.title})", READS[api.kind], api.by_name
         self.fields = {} if api.model is None else {"model": model or self._only_model(api.model)}
 
     def embed(self, texts: Sequence[str], prompt: Prompt | None) -> object:
@@ -175,7 +117,7 @@ def open_server(url: str, *, kind: Kind | None, model: str | None, timeout: floa
     return (EmbrewServer if is_embrew else ApiServer)(client, api, model)
 
 
-def _kind_of(client: Client) -> Kind:
+def _kind_of(client: Client) -> str:
     """Return the kind of a server by paths that only one kind has.
 
     Raises:

@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.encoder import Encoder
 from embrew.model.contexts import PreparedContext, insert
+from embrew.passport.texts import REFERENCE_TEXTS
 from embrew.storage.parts import context_sha256
-from embrew.storage.saving import REFERENCE_TEXTS
 from embrew.text.tokens import Row, Segment, Tokens
 
 

@@ -30,11 +30,12 @@ from embrew.model.attention import Attention
 from embrew.model.batching import DEFAULT_COST, Cost
 from embrew.model.contexts import PreparedContext
 from embrew.model.prefix import PrefixCache, SharedPrefix
+from embrew.passport.texts import REFERENCE_TEXTS
 from embrew.runtimes.graph import OUTPUT, LabelledGraph, merged_model, write_rows
 from embrew.runtimes.reference import check_close
 from embrew.settings.base import Base
 from embrew.settings.encoder import EncoderSettings
-from embrew.storage.saving import REFERENCE_TEXTS, tolerance
+from embrew.storage.saving import tolerance
 from embrew.text.tokens import Segment, Tokens
 from embrew.text_encoder import TextEncoder, model_hash, tokenizer_sha256
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -15,8 +14,8 @@ import torch
 from embrew.encoder import Encoder
 from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of, read_json
+from embrew.passport.texts import REFERENCE_TEXTS, long_text, passport_texts
 from embrew.runtimes.context_prompts import ContextPrompt
-from embrew.storage.saving import REFERENCE_TEXTS
 from embrew.text.texts import SIDES
 from embrew.text_encoder import TextEncoder
 
@@ -115,10 +114,14 @@ class ReferenceEncoder:
     lengths: dict[str, int]
 
     def vectors(
-        self, method: str, texts: list[str], prompt_name: str | None = None, max_length: int | None = None
+        self,
+        method: str,
+        texts: list[str],
+        prompt_name: str | None = None,
+        max_length: int | None = None,
+        prompt: str | None = None,
     ) -> np.ndarray:
         """Return what a method gives for the texts; with a prompt in the template, all methods are `encode` with it."""
-        prompt = None
         if self.instruction is not None and prompt_name not in self.encoder.contexts:
             method, prompt_name, prompt = "encode", None, self.instruction
         vectors = getattr(self.encoder, method)(
@@ -137,16 +140,6 @@ class ReferenceEncoder:
 def batch_size(limit: int) -> int:
     """Return how many texts of up to `limit` tokens are encoded at a time."""
     return max(1, min(8, 16_384 // limit))
-
-
-def long_text(encoder: Encoder, limit: int) -> str:
-    """Return a text of more than `limit` tokens, no part of which repeats another."""
-    text = ""
-    for number in count(1):
-        text += f"Part {number} of a long text has the number {number}, and {number * number} is its square. "
-        if len(text) > limit and len(encoder.tokenizer(text, add_special_tokens=False)["input_ids"]) > limit:
-            break
-    return text
 
 
 def reference_cases(
@@ -171,7 +164,9 @@ def reference_cases(
         ids: new ids of learned tokens.
     """
     template, limit, begin = encoder.template, encoder.max_seq_length, len(encoder.template.first_ids)
-    texts = [*REFERENCE_TEXTS, long_text(encoder, longest)]
+    tokenizer = encoder.tokenizer
+    long = passport_texts(tokenizer, encoder.max_seq_length)[-1:]
+    texts = list(dict.fromkeys([*REFERENCE_TEXTS, *long, long_text(tokenizer, longest)]))
     cases = []
     for name in [*encoder.prompts, None]:
         method = f"encode_{name}" if name in SIDES else "encode"

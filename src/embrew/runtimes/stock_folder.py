@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from embrew.encoder import Encoder
 from embrew.model.forward import bidirectional_by
 from embrew.model.pooling import LatentAttention
+from embrew.passport.faults import pools_last_token
 
 SIMULATION = """
 import torch, transformers
@@ -80,15 +81,6 @@ def stock_refusal(encoder: Encoder) -> str | None:
     if pooling.mode != "mean" and not (pools_every_token(encoder) or pools_last_token(encoder)):
         return f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
     return None
-
-
-def pools_last_token(encoder: Encoder) -> bool:
-    """Return whether pooling reads one memory token at the very end: its state is the last token's."""
-    return (
-        encoder.pooling.over == "memory"
-        and len(encoder.template.memory_ids) == 1
-        and encoder.template.tail[-1] == "memory"
-    )
 
 
 def pools_every_token(encoder: Encoder) -> bool:

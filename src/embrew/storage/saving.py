@@ -29,6 +29,8 @@ from embrew.model.context_vectors import prepare_context
 from embrew.model.contexts import Context
 from embrew.model.encoder_module import EncoderModule
 from embrew.model.weights import describe_difference, tensors_under_adapter, without_adapter
+from embrew.passport.making import make_passport, write_passport
+from embrew.passport.texts import REFERENCE_TEXTS
 from embrew.settings.encoder import Demonstration, EncoderSettings
 from embrew.storage.base_model import keep_base, quiet
 from embrew.storage.card import model_card
@@ -120,6 +122,8 @@ def save_encoder(
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)  # compared by the reader that verification starts
         settings["checks"] = verify_folder(encoder, out, verify) if verify != "off" else {"verify": "off"}
+        if verify != "off":
+            write_passport(make_passport(encoder, name=encoder.base.name), out)
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)
 
@@ -139,26 +143,6 @@ def _settings_content(encoder: EncoderModule, *, adapters: int, active_adapter: 
         "versions": versions([*PACKAGES, *([BITSANDBYTES] if encoder.backbone.is_quantized else [])]),
     }
 
-
-REFERENCE_TEXTS = (
-    "A heron waits in the shallow water.",
-    "The bird stands still at the river's edge.",
-    "Interest rates rose by a quarter of a point on Tuesday.",
-    "How do I reverse a linked list?",
-    "def area(radius: float) -> float:\n    return 3.14159 * radius ** 2",
-    "ok",
-    "Der Zug nach Brno fährt heute von Gleis sieben.",
-    "今日は雨が降っています。",
-    "مرحبا بالعالم",
-    "Emoji are text too: 🦆🌧️👩🏽‍🚀",
-    "A token that looks special: </s> <pad> <mem0> [CLS]",
-    "   spaces   before,   between and after   ",
-    "1234567890 3.14 -7e-3 0x1F",
-    "UPPER lower CamelCase snake_case kebab-case",
-    " ".join(["Long texts are cut at the end and keep their memory tokens."] * 60),
-    "Last of all, a sentence that ends without a full stop",
-)
-"""Reference texts of many kinds, on whose vectors a saved folder is compared with the encoder in memory."""
 
 INSTRUCTION = "Find a similar text: "
 REFERENCE_NAME = "<reference>"  # no name that a user can give

@@ -1,0 +1,44 @@
+"""Write the passport of a model by its name: of a saved encoder, or a ready Sentence-Transformers model."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+from embrew import check_passport
+from embrew.encoder import Encoder
+from embrew.files.writing import atomic_folder
+from embrew.opening import as_encoder, open_model
+from embrew.passport.making import embed_by_name, make_passport, write_passport
+from embrew.runtimes.openvino_encoder import OpenVINOEncoder
+from embrew.variants import VariantEncoder
+
+
+def write_model_passport(
+    name: str, folder: Path, *, pooling: str | None = None, int8: bool = False, overwrite: bool = False
+) -> check_passport.Passport:
+    """Write the passport of a model into a folder, with the checker beside it; return it as the checker reads it.
+
+    Args:
+        name: a trained folder, a Sentence-Transformers model, a recipe or a Hub id, as `open_model` takes it.
+        folder: where to; must not exist, unless `overwrite`.
+        pooling: of a language model without embedding settings, as `open_model` takes it.
+        int8: servers may have weights in 8 bits.
+        overwrite: replace a folder of a passport.
+
+    Raises:
+        FileNotFoundError: no such model.
+        FileExistsError: the folder exists.
+        ValueError: a model whose reading of texts is not known: an export, or one with modules of other kinds.
+    """
+    model = open_model(name, pooling=pooling)
+    if isinstance(model, OpenVINOEncoder | VariantEncoder):
+        raise ValueError(f"{name} is an export for OpenVINO or writes variants; give the encoder that it was made of")
+    encoder = model if isinstance(model, Encoder) else as_encoder(model, name)
+    base = encoder.base.name if isinstance(model, Encoder) else Path(name).name
+    passport = make_passport(encoder, name=base, embed=partial(embed_by_name, model), int8=int8)
+    with atomic_folder(folder, marker=check_passport.FILE, overwrite=overwrite) as out:
+        write_passport(passport, out)
+        shutil.copyfile(check_passport.__file__, out / Path(check_passport.__file__).name)
+    return check_passport.Passport.read(folder)
