@@ -30,7 +30,8 @@ def test_what_is_read_from_source_is_what_the_module_has(verb, module, name):
     options = [option for option in inspect.signature(verb).parameters.values() if option.name in fields]
     assert len(options) > 9
     for option in options:
-        assert option.default == (fields[option.name].default if option.name != "model" else inspect.Parameter.empty)
+        default = fields[option.name].default if option.name != "model" else inspect.Parameter.empty
+        assert option.default == (None if default == () else default)  # an option that may be repeated
 
 
 def test_a_name_that_is_not_there_is_an_error():

@@ -100,7 +100,9 @@ class Faults:
         """Yield the rows by faults of tokens, prompts and texts; those named "" are right."""
         for name, change in self._frames():
             if not name or all(len(row.ids) > 1 for row in self.rows):
-                yield name, [change(row) for row in self.rows]
+                rows = [change(row) for row in self.rows]
+                if self._can_pool(rows):
+                    yield name, rows
         changes: dict[str, tuple[Callable[[str], str], Callable[[str], str]]] = {"lower_case": (str.lower, str.lower)}
         if any(side.instruction for side in self.sides):
             changes["prompt_doubled"] = str, lambda words: words + words
@@ -130,7 +132,7 @@ class Faults:
             first = len(self.encoder.template.first_ids)
             rows["truncated_left"] = cut(row, 0, first) + cut(row, size - limit + first)
             rows["not_truncated"] = row
-            if end:
+            if end and self._can_pool([cut(row, 0, limit)]):
                 rows[f"truncated_{limit}_no_end"] = cut(row, 0, limit)
         return {name: self.vectors_of([each])[0] for name, each in rows.items()} if len(rows) > 1 else {}
 
@@ -163,6 +165,11 @@ class Faults:
             yield "eos_added", lambda row: row + Row.labelled(self.other_eos, Segment.PROMPT)
         if bos and end:
             yield f"bos_missing+{'eos' if end == 1 else 'end'}_missing", lambda row: cut(row, bos, -end)
+
+    def _can_pool(self, rows: Sequence[Row]) -> bool:
+        """Whether rows have all positions that are concatenated, if they are."""
+        count = len(self.encoder.template.memory_ids)
+        return self.right.mode != "concat" or all(row.segments.count(Segment.MEMORY) == count for row in rows)
 
     def _as_chat(self, text: str, side: Side) -> Row:
         """Return the row of a text that a runtime puts into the tokenizer's chat template."""
