@@ -86,15 +86,15 @@ def between(folder: str | Place, encoder: TextEncoder, corpus: str | Place | Non
     pairs = [(measured[:fitted], stored[:fitted]), *_passport_pairs(index, encoder)]
     x, y = (np.concatenate(each) for each in zip(*pairs, strict=True))
     ridge = RidgeCV(alphas=ALPHAS).fit(x.astype(np.float64), y.astype(np.float64))
-    own, held_out = numbers[fitted:], measured[fitted:]
-    exact = _nearest(index, stored[fitted:], own)
+    queried, held_out = numbers[fitted:], measured[fitted:]
+    exact = _nearest(index, stored[fitted:], queried)
     same_size = held_out.shape[1] == index.dimensions
     return Between(
         faults=faults,
         fitted=len(x),
-        held_out=len(own),
-        as_it_is=_recall(exact, _nearest(index, held_out, own)) if same_size else None,
-        mapped=_recall(exact, _nearest(index, _unit(ridge.predict(held_out), texts[fitted:]), own)),
+        held_out=len(queried),
+        as_it_is=_recall(exact, _nearest(index, held_out, queried)) if same_size else None,
+        mapped=_recall(exact, _nearest(index, _unit(ridge.predict(held_out), texts[fitted:]), queried)),
     )
 
 
@@ -125,12 +125,12 @@ def _unit(vectors: np.ndarray, texts: list[str]) -> np.ndarray:
     return unit_vectors(vectors, what="texts", texts=texts)
 
 
-def _nearest(index: SearchIndex, queries: np.ndarray, own: list[int]) -> list[set[int]]:
+def _nearest(index: SearchIndex, queries: np.ndarray, queried: list[int]) -> list[set[int]]:
     """Return the nearest documents of each vector, without the one that it is of."""
     _, numbers = index.nearest(queries.astype(np.float32), NEAREST + 1)
     return [
-        {*[number for number in row if number != mine][:NEAREST]}
-        for row, mine in zip(numbers.tolist(), own, strict=True)
+        {*[number for number in row if number != itself][:NEAREST]}
+        for row, itself in zip(numbers.tolist(), queried, strict=True)
     ]
 
 
