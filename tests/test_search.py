@@ -475,8 +475,8 @@ def test_vectors_that_are_not_finite_are_not_found(tmp_path):
 
 def test_an_older_format_is_refused(tmp_path):
     SearchIndex.build(BagOfWords(), DOCUMENTS).save(tmp_path / "index")
-    resealed(tmp_path / "index", lambda values: values.update(format=3))
-    with pytest.raises(ValueError, match="a search index of format 3; this embrew reads format 4"):
+    resealed(tmp_path / "index", lambda values: values.update(format=4))
+    with pytest.raises(ValueError, match="a search index of format 4; this embrew reads format 5"):
         SearchIndex.load(tmp_path / "index", BagOfWords())
 
 

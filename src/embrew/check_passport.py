@@ -96,17 +96,22 @@ class Passport:
         """
         path = Path(path)
         path = path / FILE if path.is_dir() else path
+        return cls.parse(lambda name: _bytes(path if name == FILE else path.with_name(name)), path)
+
+    @classmethod
+    def parse(cls, content: Callable[[str], bytes], where: object) -> Passport:
+        """Return the passport whose files a function gives by name; `where` is for the error, as of `read`."""
         try:
-            about = json.loads(_bytes(path))
+            about = json.loads(content(FILE))
             if about.get("format") != FORMAT:
                 raise ValueError(f"it has format {about.get('format')!r}, and this checker reads format {FORMAT}")
-            data = _bytes(path.with_name(TENSORS))
+            data = content(TENSORS)
             if hashlib.sha256(data).hexdigest() != about["sha256"]:
                 raise ValueError(f"{TENSORS} is not the one that it was written with")
             tensors = read_safetensors(data)
             _check(about, tensors)
         except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is no valid passport: {error or type(error).__name__}") from error
+            raise ValueError(f"{where} is no valid passport: {error or type(error).__name__}") from error
         return cls(about, tensors)
 
     def right(self, prompt: str) -> dict[int, np.ndarray]:

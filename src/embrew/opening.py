@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from embrew.check_passport import FILE, TENSORS, Passport
 from embrew.encoder import Encoder
 from embrew.files import checksums
 from embrew.files.writing import recover
+from embrew.passport import making
 from embrew.recipe import Recipe, list_recipes
 from embrew.recipe.build.encoders import encoder
 from embrew.recipe.build.stages import load_recipe
@@ -24,12 +29,14 @@ from embrew.stock import is_stock, open_stock
 from embrew.storage.base_model import is_encoder, open_config, pick_dtype
 from embrew.storage.loading import AS_TRAINED
 from embrew.storage.parts import check_folder
+from embrew.text_encoder import vectors_hash
 from embrew.variants import VariantEncoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
+logger = logging.getLogger(__name__)
 BACKENDS = ("torch", "openvino")
 
 
@@ -215,6 +222,45 @@ def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
     if not getattr(model.tokenizer, "split_special_tokens", False):
         _parse_special_tokens(encoder)
     return encoder
+
+
+def passport_of(model: Any, name: str, *, int8: bool = False) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the passport of an opened model, as `embrew.passport.making.make_passport`.
+
+    Args:
+        model: the opened model.
+        name: folder or Hub id of the model.
+        int8: servers may have weights in 8 bits.
+
+    Raises:
+        ValueError: a model whose reading of texts is not known: an export, or one with modules of other kinds.
+    """
+    if isinstance(model, OpenVINOEncoder | VariantEncoder):
+        raise ValueError(f"{name} is an export for OpenVINO or writes variants; give the encoder that it was made of")
+    encoder = model if isinstance(model, Encoder) else as_encoder(model, name)
+    base = encoder.base.name if isinstance(model, Encoder) else Path(name).name
+    return making.make_passport(encoder, name=base, embed=partial(making.embed_by_name, model), int8=int8)
+
+
+def passport_files(model: Any, name: str) -> dict[str, bytes] | None:
+    """Return the files of a model's passport: those of its folder, or new ones, which takes seconds to a minute.
+
+    None, with a warning: it has none, and none can be written.
+
+    Args:
+        model: the opened model.
+        name: folder or Hub id of the model.
+    """
+    folder = Path(name)
+    try:
+        if (folder / FILE).is_file():
+            passport = Passport.read(folder)
+            if (folder / "parity.json").is_file() or passport.about["model"]["hash"] == vectors_hash(model):
+                return {file: (folder / file).read_bytes() for file in (FILE, TENSORS)}
+        return making.passport_files(passport_of(model, name))
+    except (OSError, ValueError) as error:
+        logger.warning("no passport is stored beside the vectors of %s: %s", name, error)
+        return None
 
 
 def _parse_special_tokens(encoder: Encoder) -> None:

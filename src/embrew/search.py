@@ -25,6 +25,7 @@ from embrew.files.formats import INDEX, versions
 from embrew.files.mapped import MappedFile
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_folder, read_unchanged, recover, write_json
+from embrew.passport.of_index import PassportFiles, fault_between, passport_sha256, read_files, write_files
 from embrew.progress import progress
 from embrew.ranking import BM25, FUSION_DEPTH, reciprocal_rank_fusion
 from embrew.text_encoder import (
@@ -41,7 +42,10 @@ from embrew.text_encoder import (
 REPAIR = "build the index again"
 Verify = Literal["fast", "full"]
 _ORDER = "rows.npy"
-_KEYS = ("encoder_hash", "tokenizer_sha256", "documents", "dimensions", "query_options", "blocks", "files", "sha256")
+_KEYS = (
+    *("encoder_hash", "tokenizer_sha256", "passport", "documents", "dimensions", "query_options", "blocks", "files"),
+    "sha256",
+)
 _SMALL, _MOST_SMALL = ROWS // 2, 32  # rows of a small block; more small blocks than that are written as one
 
 
@@ -87,6 +91,8 @@ class SearchIndex:
         encoder: encodes queries, and new documents.
         documents: the documents in their order; those of an opened index are read from its folder when asked for.
         query_options: keywords for `encode_query`, such as `truncate_dim`.
+        passport: files of the encoder's passport, which are saved with the index, or None; by these an opening with
+            another encoder names the fault. `embrew.opening.passport_files` returns them.
 
     Examples:
         >>> index = SearchIndex.build(encoder, read_documents("corpus.jsonl"))  # doctest: +SKIP
@@ -102,8 +108,9 @@ class SearchIndex:
         rows: np.ndarray,
         *,
         query_options: Mapping[str, int] | None = None,
+        passport: PassportFiles | None = None,
     ) -> None:
-        self.encoder = encoder
+        self.encoder, self.passport = encoder, passport
         self.query_options = dict(query_options or {})
         self._blocks, self._rows = Blocks(blocks), rows
         self.documents = Documents(self._blocks, rows)
@@ -210,7 +217,7 @@ class SearchIndex:
                 "set truncate_dim to the value that built the index, or build it again"
             )
         depth = min(max(top_k, FUSION_DEPTH) if hybrid else top_k, len(self.documents))
-        ranked = zip(*(array.tolist() for array in self._nearest(unit, depth)), strict=True)
+        ranked = zip(*(array.tolist() for array in self.nearest(unit, depth)), strict=True)
         results = [
             [(number, score) for score, number in zip(*best, strict=True) if number < len(self.documents)]
             for best in ranked
@@ -226,7 +233,7 @@ class SearchIndex:
         documents = dict(zip(wanted.tolist(), self._blocks.documents(self._rows[wanted]), strict=True))
         return [[Hit(documents[number], score) for number, score in best] for best in results]
 
-    def _nearest(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def nearest(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and numbers of the `k` nearest documents, `(queries, k)`, best first; of equals, the earlier.
 
         A block is searched deeper while what it has not returned might be among the best `k`: rows that were dropped
@@ -253,7 +260,7 @@ class SearchIndex:
         return scores, numbers
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write the index atomically: the order of the documents, blocks of vectors and documents, and a manifest.
+        """Write the index atomically: order of the documents, blocks of vectors and documents, passport, manifest.
 
         Files of an index that was opened are hard-linked, not written again; they are copied where the file system has
         no hard links.
@@ -273,10 +280,13 @@ class SearchIndex:
                     number, free = free, free + 1
                     files |= block.write(new, number)
                 blocks.append({"number": number, "rows": block.shape[0]})
+            if self.passport is not None:
+                write_files(self.passport, new)
             manifest = {
                 "format": INDEX.number,
                 "encoder_hash": model_hash(self.encoder),
                 "tokenizer_sha256": tokenizer_sha256(self.encoder),
+                "passport": passport_sha256(self.passport),
                 "documents": len(self.documents),
                 "dimensions": self.dimensions,
                 "query_options": self.query_options,
@@ -287,7 +297,9 @@ class SearchIndex:
             write_json(new / INDEX.file, {**manifest, "sha256": digest_of(manifest)})
 
     @classmethod
-    def load(cls, folder: str | Path, encoder: TextEncoder, *, verify: Verify = "fast") -> SearchIndex:
+    def load(
+        cls, folder: str | Path, encoder: TextEncoder, *, verify: Verify = "fast", any_encoder: bool = False
+    ) -> SearchIndex:
         """Open a saved index with the encoder that made it; another encoder is refused.
 
         The files are mapped into memory, so that an index of any size opens at once. What was opened stays as it is
@@ -298,10 +310,12 @@ class SearchIndex:
             encoder: the encoder that made the index, or one with its `space`.
             verify: `fast` compares the sha256 of manifest and order now, and that of a block when it is first read, by
                 a search or by access to a document; `full` compares all now.
+            any_encoder: accept another encoder, to compare it with the index; its searches are wrong.
 
         Raises:
             FileNotFoundError: there is no index.
-            ValueError: another encoder made it, or a file is missing or has changed since it was written.
+            ValueError: another encoder made it (by a passport of the index, the fault is named), or a file is missing
+                or has changed since it was written.
         """
         if verify not in get_args(Verify):
             raise ValueError(f"verify={verify!r}; choose from {', '.join(get_args(Verify))}")
@@ -312,21 +326,23 @@ class SearchIndex:
             raise FileNotFoundError(
                 f"{folder} holds no search index (no {INDEX.file}); make one with SearchIndex.build"
             )
-        index = read_unchanged(folder, INDEX.file, lambda: cls._opened(folder, encoder))
+        index = read_unchanged(folder, INDEX.file, lambda: cls._opened(folder, encoder, any_encoder))
         for block in index._blocks.blocks if verify == "full" else ():
             assert isinstance(block, StoredBlock)
             block.verify()
         return index
 
     @classmethod
-    def _opened(cls, folder: Path, encoder: TextEncoder) -> SearchIndex:
+    def _opened(cls, folder: Path, encoder: TextEncoder, any_encoder: bool) -> SearchIndex:
         """Return the index of a folder, its blocks not verified."""
         manifest = read_json(folder / INDEX.file, keys=_KEYS, kind=INDEX, repair=REPAIR)
         if manifest.pop("sha256") != digest_of(manifest):
             raise ValueError(f"{folder / INDEX.file} has changed since it was written; {REPAIR}")
         with content_of(folder / INDEX.file, repair=REPAIR):
             shapes = _check_manifest(manifest)
-        _check_made_by(encoder, manifest, folder)
+        passport = read_files(folder, manifest["passport"], repair=REPAIR)
+        if not any_encoder:
+            _check_made_by(encoder, manifest, folder, passport)
         sha256 = manifest["files"]
         blocks = [StoredBlock(folder, number, shape, sha256, repair=REPAIR) for number, shape in shapes.items()]
         order = MappedFile(folder / _ORDER, sha256[_ORDER], repair=REPAIR)
@@ -336,7 +352,7 @@ class SearchIndex:
         is_position = (rows >= 0) & (rows < total)
         if not is_position.all() or np.bincount(rows, minlength=total).max() > 1:
             raise ValueError(f"{folder / _ORDER} is not an order of the rows of {folder}; {REPAIR}")
-        return cls(encoder, blocks, rows, query_options=manifest["query_options"])
+        return cls(encoder, blocks, rows, query_options=manifest["query_options"], passport=passport)
 
     def updated(
         self,
@@ -377,7 +393,8 @@ class SearchIndex:
         rows[appended] = sizes.sum() + np.arange(len(appended))
         blocks += in_blocks(vectors, [documents[i] for i in appended.tolist()])
         changes = replace(earlier.changes, encoded=len(texts))
-        return SearchIndex(self.encoder, blocks, rows, query_options=self.query_options), changes
+        index = SearchIndex(self.encoder, blocks, rows, query_options=self.query_options, passport=self.passport)
+        return index, changes
 
     def _blocks_to_keep(self, positions: np.ndarray) -> np.ndarray:
         """Return which blocks an update keeps, given the positions of the documents that are the same."""
@@ -434,24 +451,27 @@ def _check_manifest(values: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
         raise ValueError("its numbers of documents and rows do not fit together")
     if len(shapes) != len(entries) or values["files"].keys() != names:
         raise ValueError("its files are not those of its blocks")
-    if not isinstance(values["encoder_hash"], str):
-        raise TypeError("encoder_hash is not a text")
+    if not isinstance(values["encoder_hash"], str) or not isinstance(values["passport"], str | None):
+        raise TypeError("encoder_hash or passport is not a text")
     return shapes
 
 
-def _check_made_by(encoder: TextEncoder, manifest: Mapping[str, Any], folder: Path) -> None:
+def _check_made_by(
+    encoder: TextEncoder, manifest: Mapping[str, Any], folder: Path, passport: PassportFiles | None
+) -> None:
     """Raise unless an encoder, or the one whose space it has, made the index of a folder."""
     space = space_of(encoder)
     current = space or model_hash(encoder)
     if manifest["encoder_hash"] != current:
         raise ValueError(
             f"{folder} was built with the encoder {manifest['encoder_hash'][:12]}, this is {current[:12]} "
-            "(hashes); their vectors cannot be compared: give the encoder that built the index, or build it again"
+            f"(hashes){fault_between(passport, encoder)}; their vectors cannot be compared: give the encoder that "
+            "built the index, or build it again"
         )
     if space is None and manifest["tokenizer_sha256"] != tokenizer_sha256(encoder):
         raise ValueError(
-            f"{folder} was built with the same weights and another tokenizer; give the encoder that built the "
-            "index, or build it again"
+            f"{folder} was built with the same weights and another tokenizer{fault_between(passport, encoder)}; give "
+            "the encoder that built the index, or build it again"
         )
 
 

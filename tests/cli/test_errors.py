@@ -32,6 +32,7 @@ def fake_stages(monkeypatch):
 def fake_build(monkeypatch):
     """Stands in for the opening of models."""
     opening = types.ModuleType("embrew.opening")
+    opening.passport_files = lambda *_: None
     monkeypatch.setitem(sys.modules, "embrew.opening", opening)
     monkeypatch.setattr(embrew, "opening", opening, raising=False)
     return opening

@@ -60,7 +60,7 @@ def encode(
     loading(model)
     from embrew.corpus import Job, encode_corpus, read_vectors, update_corpus
     from embrew.corpus.rows import corpus_files
-    from embrew.opening import open_model
+    from embrew.opening import open_model, passport_files
 
     job = Job(input=corpus, output=folder, **settings)
     corpus_files(corpus)  # before a model is opened
@@ -77,6 +77,8 @@ def encode(
         else:
             encoder: Any = open_model(model, dtype=dtype, backend=backend, pooling=pooling)
             make = update_corpus if update else encode_corpus
+            if not update:
+                settings["passport"] = partial(passport_files, encoder, model)
             summary = make(encoder, corpus, folder, show_progress_bar=True, **settings)
     show(summary, folder)
 

@@ -38,6 +38,7 @@ def search(
     hybrid: bool = False,
     overwrite: bool = False,
     verify: Literal["fast", "full"] = "fast",
+    why: bool = False,
 ) -> Record:
     """Search documents with an index of their vectors.
 
@@ -51,6 +52,7 @@ def search(
         hybrid: Fuse the ranking with that of BM25, which compares words.
         overwrite: With --build, replace DIR if it exists.
         verify: When the files of an index are compared with their sha256: fast = at their first read, full = now.
+        why: Search nothing; say what lies between MODEL and the model of the index, and whether a linear map would do.
     """
     from embrew.stores import place_of
 
@@ -58,6 +60,8 @@ def search(
     if build is not None and update is not None:
         raise ValueError("--build makes a new index and --update changes an existing one; give one of them")
     documents = update if build is None else build
+    if why and (documents is not None or questions):
+        raise ValueError("--why compares MODEL with an index that exists; leave out questions, --build and --update")
     if documents is not None and not isinstance(location, Path):
         raise ValueError(
             f"--index {index}: an index is built in a folder of this machine; of a store, vectors are searched"
@@ -83,10 +87,13 @@ def search(
     if not encoded and not isinstance(location, Path):
         raise FileNotFoundError(f"{index} holds no vectors; make them with embrew encode")
     encoder: Any = open_model(model, dtype=dtype, backend=backend, pooling=pooling)
+    if why:
+        return _why(index, encoder, corpus)
     if documents is None:
         opened = open_index(index, encoder, corpus, verify=verify)
     else:
-        opened = _written(Path(index), encoder, documents, update=build is None, overwrite=overwrite, verify=verify)
+        changes: Any = {"update": build is None, "overwrite": overwrite, "verify": verify}
+        opened = _written(Path(index), encoder, documents, model, **changes)
     answers: list[Record] = []
     if documents is not None and not questions and not sys.stdin.isatty():
         return {"questions": answers}
@@ -100,17 +107,41 @@ def search(
     return {"questions": answers}
 
 
+def _why(index: str, encoder: Any, corpus: str | None) -> Record:
+    """Print what lies between a model and the one that made an index."""
+    from embrew.corpus.between import between
+
+    result = between(index, encoder, corpus)
+    for side, verdict in result.faults.items():
+        print_line((side, "bold"), f" vectors, by the passport of the index: {verdict}")
+    if not result.faults:
+        print_line("the index has no passport, which would name a fault")
+    print_line(result.verdict)
+    if result.mapped is not None:
+        print_line((f"measured on {result.held_out} documents, fitted on {result.fitted} texts", "dim"))
+    return {**asdict(result), "verdict": result.verdict}
+
+
 def _written(
-    folder: Path, encoder: Any, documents: str, *, update: bool, overwrite: bool, verify: Literal["fast", "full"]
+    folder: Path,
+    encoder: Any,
+    documents: str,
+    model: str,
+    *,
+    update: bool,
+    overwrite: bool,
+    verify: Literal["fast", "full"],
 ) -> SearchIndex:
     """Build or update an index in a folder."""
     from embrew.files.formats import INDEX
     from embrew.files.writing import check_free
+    from embrew.opening import passport_files
     from embrew.search import SearchIndex
 
     if not update:
         check_free(folder, marker=INDEX.file, overwrite=overwrite)
         index = SearchIndex.build(encoder, documents, show_progress_bar=True)
+        index.passport = passport_files(encoder, model)
         index.save(folder, overwrite=overwrite)
         return index
     index, changes = SearchIndex.load(folder, encoder, verify=verify).updated(documents, show_progress_bar=True)

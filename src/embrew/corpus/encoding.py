@@ -30,6 +30,7 @@ from embrew.corpus.shards import (
 from embrew.data.rejects import Rejects
 from embrew.files.writing import claimed, recover
 from embrew.model.batching import compute_ahead
+from embrew.passport.of_index import PassportFiles, passport_sha256, write_files
 from embrew.progress import progress
 from embrew.search import Changes
 from embrew.stores import Place, StorePath, locked
@@ -64,7 +65,13 @@ class Summary:
 
 
 def encode_corpus(
-    encoder: TextEncoder, input: str | Place, output: str | Place, *, show_progress_bar: bool = False, **settings: Any
+    encoder: TextEncoder,
+    input: str | Place,
+    output: str | Place,
+    *,
+    show_progress_bar: bool = False,
+    passport: Callable[[], PassportFiles | None] | None = None,
+    **settings: Any,
 ) -> Summary:
     """Encode a corpus into a folder of Parquet shards; called again, it resumes.
 
@@ -73,6 +80,8 @@ def encode_corpus(
         input: the corpus; see `Job`.
         output: the folder to write, or its URL; new, or of an earlier run of the same job.
         show_progress_bar: show a progress bar; the corpus is read once more to count its rows.
+        passport: returns the files of the encoder's passport (`embrew.opening.passport_files`), which are stored with
+            the vectors; called only where the folder has none.
         **settings: the fields of `Job`: `prompt_name`, `precision`, `truncate_dim`, `shard_rows`, `on_bad_rows`, …
 
     Raises:
@@ -93,10 +102,16 @@ def encode_corpus(
             encode_shards(encoder, stream, job, manifest, options, total=total)
         return rejects.rows, rejects.count
 
-    return run(job, new_manifest(encoder, job), work)
+    return run(job, new_manifest(encoder, job), work, passport=passport)
 
 
-def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], tuple[int, int]]) -> Summary:
+def run(
+    job: Job,
+    manifest: Manifest,
+    work: Callable[[Manifest, set[int]], tuple[int, int]],
+    *,
+    passport: Callable[[], PassportFiles | None] | None = None,
+) -> Summary:
     """Run a job with either engine: lock the folder, compare manifests, keep finished shards, write the manifest.
 
     Args:
@@ -104,6 +119,7 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], tuple
         manifest: manifest of this job, without shards.
         work: encodes the shards that are not among the given numbers and adds them to the manifest; returns the number
             of rows of the corpus, and of bad ones.
+        passport: as of `encode_corpus`.
     """
     began = time.monotonic()
     warn_unread(job.input)
@@ -115,6 +131,10 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], tuple
             require_same(earlier, manifest, job.folder, apart_from=() if earlier.complete else ("input",))
             manifest = earlier
         else:
+            manifest.write(job.folder)
+        if manifest.passport is None and passport is not None and (files := passport()) is not None:
+            write_files(files, job.folder / ABOUT)
+            manifest.passport = passport_sha256(files)
             manifest.write(job.folder)
         finished = {number for number, entry in manifest.shards.items() if is_whole(job.folder, entry)}
         rows, rejected = work(manifest, finished)

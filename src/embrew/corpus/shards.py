@@ -65,6 +65,7 @@ class Manifest:
         run: what may differ between runs: versions, batch size.
         dimensions: dimensions of a vector before it is quantised; None before the first one.
         ranges: ranges of int8 codes, of the first shard.
+        passport: sha256 of the model's passport in `__embrew__`; None: it has none there.
         shards: finished shards by number.
         rejected: number of rows that were left out.
         complete: whether the corpus is completely encoded.
@@ -74,6 +75,7 @@ class Manifest:
     run: dict[str, Any]
     dimensions: int | None = None
     ranges: Ranges | None = None
+    passport: str | None = None
     shards: dict[int, Entry] = field(default_factory=dict)
     rejected: int = 0
     complete: bool = False

@@ -22,9 +22,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from embrew.corpus.encoding import Summary, check_unchanged, claimed_folder, encode_shards, summary_of
-from embrew.corpus.job import MANIFEST, Job
+from embrew.corpus.job import ABOUT, MANIFEST, Job
 from embrew.corpus.rows import Seen, Shard, Text, in_shards, job_rejects, shards, text_hashes, unlisted_rejects
 from embrew.corpus.shards import (
+    REPAIR,
     Entry,
     Manifest,
     encode_options_of,
@@ -39,6 +40,7 @@ from embrew.corpus.shards import (
     write_hashes,
 )
 from embrew.files.writing import atomic_folder, claimed, link_or_copy, recover
+from embrew.passport.of_index import read_files, write_files
 from embrew.search import Changes
 from embrew.text_encoder import EncodeOptions, TextEncoder
 
@@ -90,7 +92,8 @@ def update_corpus(
     with claimed_folder(folder), claimed(scratch, "updating with"):
         old = read_manifest(folder)
         require_same(old, manifest, folder, apart_from=OF_THE_CORPUS)
-        manifest.dimensions, manifest.ranges = old.dimensions, old.ranges
+        manifest.dimensions, manifest.ranges, manifest.passport = old.dimensions, old.ranges, old.passport
+        passport = read_files(folder / ABOUT, old.passport, repair=REPAIR)
         older = _Rows([(folder, entry) for _, entry in sorted(old.shards.items()) if is_whole(folder, entry)])
         try:
             encoded = _encode_unknown(encoder, replace(job, output=scratch / "fresh"), manifest, older, options)
@@ -98,6 +101,8 @@ def update_corpus(
             if not any(scratch.glob("fresh/part-*")):
                 shutil.rmtree(scratch, ignore_errors=True)
         with atomic_folder(folder, marker=MANIFEST, overwrite=True) as new:
+            if passport is not None:
+                write_files(passport, new / ABOUT)
             changes, unchanged = _assemble(replace(job, output=new), manifest, older)
         shutil.rmtree(scratch, ignore_errors=True)
     return summary_of(manifest, kept=unchanged, began=began, changes=replace(changes, encoded=encoded))

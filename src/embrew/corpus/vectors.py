@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from embrew.corpus.job import MANIFEST, Job, Ranges, dequantize
+from embrew.corpus.job import ABOUT, MANIFEST, Job, Ranges, dequantize
 from embrew.corpus.rows import shards
-from embrew.corpus.shards import Manifest, read_blocks, read_manifest, read_shard, verified
+from embrew.corpus.shards import REPAIR, Manifest, read_blocks, read_manifest, read_shard, verified
 from embrew.data.beir import Document
 from embrew.data.rejects import Rejects
 from embrew.files.writing import recover
+from embrew.passport.of_index import PassportFiles, fault_between, read_files
 from embrew.search import SearchIndex, Verify
 from embrew.stores import Place, place_of
 from embrew.text_encoder import TextEncoder, describe_run, model_hash, resolved_prompts, space_of, tokenizer_sha256
@@ -47,6 +48,11 @@ class Vectors:
     def ranges(self) -> Ranges | None:
         """Ranges of int8 codes; None for other precisions."""
         return self.manifest.ranges
+
+    @property
+    def passport(self) -> PassportFiles | None:
+        """Files of the passport of the model that made the vectors; None: the folder has none."""
+        return read_files(self.folder / ABOUT, self.manifest.passport, repair=REPAIR)
 
     def __iter__(self) -> Iterator[tuple[list[str], np.ndarray]]:
         return map(read_shard, self._files())
@@ -104,8 +110,13 @@ def read_vectors(folder: str | Place, *, partial: bool = False) -> Vectors:
     return Vectors(folder, manifest)
 
 
-def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, int]:
+def query_options(vectors: Vectors, encoder: TextEncoder, *, any_encoder: bool = False) -> dict[str, int]:
     """Return keywords for `encode_query` that make an encoder's queries comparable with these vectors.
+
+    Args:
+        vectors: the vectors.
+        encoder: encodes the queries.
+        any_encoder: accept another encoder, to compare it with the vectors; its searches are wrong.
 
     Raises:
         ValueError: the vectors are of another model, tokenizer or prompt, of queries, or signs only.
@@ -129,12 +140,13 @@ def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, int]:
             "prompt": (made_of["prompt"], resolved_prompts(encoder)["document"]),
         }
     different = [name for name, (earlier, current) in now.items() if earlier != current]
-    if different:
+    if different and not any_encoder:
         dtype = describe_run(encoder)["dtype"]
         other = f" (encoded in {made_of['dtype']}, opened in {dtype})" if dtype != made_of["dtype"] else ""
         raise ValueError(
-            f"{folder} was encoded with another {', '.join(different)}{other}; vectors of two models cannot be "
-            "compared: give the model and the --dtype that encoded it, or encode the corpus again"
+            f"{folder} was encoded with another {', '.join(different)}{other}{fault_between(vectors.passport, encoder)}"
+            "; vectors of two models cannot be compared: give the model and the --dtype that encoded it, or encode the "
+            "corpus again"
         )
     return {name: made_of[name] for name in ("truncate_dim", "num_layers") if made_of[name] is not None}
 
@@ -167,6 +179,7 @@ def open_index(
     corpus: str | Place | None = None,
     *,
     verify: Verify = "fast",
+    any_encoder: bool = False,
 ) -> SearchIndex:
     """Open an index for an encoder that made it, or whose `space` it is.
 
@@ -175,15 +188,18 @@ def open_index(
         encoder: encodes the queries.
         corpus: of vectors, the corpus, for texts; without it, documents have ids only.
         verify: of an index, as `SearchIndex.load`; vectors are read and verified completely.
+        any_encoder: accept another encoder, to compare it with the index; its searches are wrong.
 
     Raises:
         FileNotFoundError, ValueError: as `SearchIndex.load`, `read_vectors`, `query_options` and `texts_of`.
     """
     if not holds_vectors(folder):
-        return SearchIndex.load(str(folder), encoder, verify=verify)
+        return SearchIndex.load(str(folder), encoder, verify=verify, any_encoder=any_encoder)
     vectors = read_vectors(folder)
-    options = query_options(vectors, encoder)
+    options = query_options(vectors, encoder, any_encoder=any_encoder)
     texts = [""] * len(vectors) if corpus is None else texts_of(vectors, corpus)
     ids, array = vectors.load()
     documents = [Document(id=name, text=text) for name, text in zip(ids, texts, strict=True)]
-    return SearchIndex.of_vectors(encoder, documents, array, query_options=options, copy=False)
+    index = SearchIndex.of_vectors(encoder, documents, array, query_options=options, copy=False)
+    index.passport = vectors.passport
+    return index

@@ -61,8 +61,8 @@ STAGE = Format("a stage of a training run", "stage.json", 3)  # also of its chec
 EXPORT = Format("an export", "parity.json")
 TEACHER = Format("a teacher's vectors", "teacher.json", sealed=True)
 OPENVINO = Format("an export for OpenVINO", "openvino/encoder.json")  # within an export, and not a kind of folder
-VECTORS = Format("vectors", "vectors.json")
-INDEX = Format("a search index", "manifest.json", 4)
+VECTORS = Format("vectors", "vectors.json", 3)
+INDEX = Format("a search index", "manifest.json", 5)
 RESULT = Format("a result", "TASK.SPLIT.run.json")
 SWEEP = Format("a sweep", "sweep.json", sealed=True)
 PATHS = Format("paths of results", "paths.json")  # within results, and not a kind of folder

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 from embrew import check_passport
-from embrew.encoder import Encoder
 from embrew.files.writing import atomic_folder
-from embrew.opening import as_encoder, open_model
-from embrew.passport.making import embed_by_name, make_passport, write_passport
-from embrew.runtimes.openvino_encoder import OpenVINOEncoder
-from embrew.variants import VariantEncoder
+from embrew.opening import open_model, passport_of
+from embrew.passport.making import write_passport
 
 
 def write_model_passport(
@@ -32,12 +28,7 @@ def write_model_passport(
         FileExistsError: the folder exists.
         ValueError: a model whose reading of texts is not known: an export, or one with modules of other kinds.
     """
-    model = open_model(name, pooling=pooling)
-    if isinstance(model, OpenVINOEncoder | VariantEncoder):
-        raise ValueError(f"{name} is an export for OpenVINO or writes variants; give the encoder that it was made of")
-    encoder = model if isinstance(model, Encoder) else as_encoder(model, name)
-    base = encoder.base.name if isinstance(model, Encoder) else Path(name).name
-    passport = make_passport(encoder, name=base, embed=partial(embed_by_name, model), int8=int8)
+    passport = passport_of(open_model(name, pooling=pooling), name, int8=int8)
     with atomic_folder(folder, marker=check_passport.FILE, overwrite=overwrite) as out:
         write_passport(passport, out)
         shutil.copyfile(check_passport.__file__, out / Path(check_passport.__file__).name)

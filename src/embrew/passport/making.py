@@ -100,15 +100,18 @@ def make_passport(
     return about, tensors
 
 
-def write_passport(passport: tuple[dict[str, Any], dict[str, np.ndarray]], folder: Path) -> str:
-    """Write a passport into a folder that is being written; return its sha256."""
+def write_passport(passport: tuple[dict[str, Any], dict[str, np.ndarray]], folder: Path) -> None:
+    """Write a passport into a folder that is being written."""
+    for name, data in passport_files(passport).items():
+        (folder / name).write_bytes(data)
+
+
+def passport_files(passport: tuple[dict[str, Any], dict[str, np.ndarray]]) -> dict[str, bytes]:
+    """Return the content of the two files of a passport, by name."""
     about, tensors = passport
     data = save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
     about = {**about, "sha256": hashlib.sha256(data).hexdigest()}
-    text = json.dumps(about, ensure_ascii=False, allow_nan=False)
-    (folder / TENSORS).write_bytes(data)
-    (folder / FILE).write_text(text, encoding="utf-8")
-    return hashlib.sha256(text.encode()).hexdigest()
+    return {FILE: json.dumps(about, ensure_ascii=False, allow_nan=False).encode(), TENSORS: data}
 
 
 def embed_by_name(model: Any, prompt: str, texts: list[str]) -> np.ndarray:
