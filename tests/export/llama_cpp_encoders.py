@@ -10,6 +10,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedConfig,
@@ -44,6 +45,16 @@ MODELS: dict[str, tuple[str, PreTrainedConfig | None]] = {
     "mistral": ("mistral", MistralConfig(**SIZES, vocab_size=32768, head_dim=16, sliding_window=64)),
     "qwen2": ("qwen2", Qwen2Config(**SIZES, vocab_size=151936, tie_word_embeddings=True)),
     "qwen3": ("qwen2", Qwen3Config(**SIZES, vocab_size=151936, head_dim=32, tie_word_embeddings=True)),
+    "gemma3": (
+        "mistral",
+        Gemma3TextConfig(
+            **{**SIZES, "num_hidden_layers": 7},  # the sixth attends to all tokens
+            vocab_size=32768,
+            head_dim=16,
+            query_pre_attn_scalar=16,
+            sliding_window=64,
+        ),
+    ),
 }
 """Folder of `EMBREW_TOKENIZERS`, and configuration, by name."""
 FORMS: dict[str, dict[str, Any]] = {

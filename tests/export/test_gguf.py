@@ -15,13 +15,16 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, PreTrainedTokenizerFast
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.runtimes.gguf_model import LLAMA3, QWEN2, kind_of, vocabulary_of
+from embrew.model.backbone import Backbone
+from embrew.runtimes.gguf_model import LLAMA3, QWEN2, Kind, kind_of, vocabulary_of
+from embrew.settings.base import Base
 from embrew.settings.encoder import Pooling
 from tests.conftest import by_default
+from tests.models import GROUPED, spread
 
 LAST = {"memory_tokens": 0, "attention": "causal", "template": "{instruction}{text}{eos}", "pooling": "last"}
 MEMORY = {"memory_tokens": 1, "attention": "causal"}
@@ -68,6 +71,49 @@ def test_tensors_are_the_merged_weights(family, make_encoder, tmp_path):
             assert np.array_equal(theirs, weight[order]) and not np.array_equal(theirs, weight)
         else:
             assert np.array_equal(theirs, weight)
+
+
+def gemma3(tokenizer: Any, *, attention: str, **changes: Any) -> Encoder:
+    sizes = {**GROUPED, "num_hidden_layers": 6, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8}
+    torch.manual_seed(0)
+    model = spread(AutoModelForCausalLM.from_config(Gemma3TextConfig(**{**sizes, **changes})), bias=0.02)
+    settings = {**(LAST if attention == "causal" else MEAN), "attention": attention, "max_length": 8}
+    del settings["memory_tokens"]
+    return Encoder(Backbone(model), tokenizer, Base("folder", "tiny"), **settings).eval()
+
+
+@pytest.mark.parametrize(("attention", "name"), [("causal", "gemma3"), ("bidirectional", "gemma-embedding")])
+def test_gemma3(attention, name, tokenizer, tmp_path):
+    encoder = gemma3(tokenizer, attention=attention)
+    reader = written(encoder, tmp_path / "out", "fp32")
+    found, theirs = values(reader), tensors(reader)
+    assert found["general.architecture"] == name and found[f"{name}.attention.causal"] is (attention == "causal")
+    assert found[f"{name}.attention.sliding_window"] == 16, "as far as texts of 8 tokens reach in both directions"
+    assert found[f"{name}.rope.freq_base"] == 1e6, "that of full attention; 10000 in the window is in llama.cpp"
+    ours = {key: value.float().numpy() for key, value in encoder.backbone.inner.state_dict().items()}
+    assert len(theirs) == len(ours) == 6 * 13 + 2
+    for theirs_name, own in {"attn_norm": "input_layernorm", "attn_q_norm": "self_attn.q_norm"}.items():
+        assert np.array_equal(theirs[f"blk.5.{theirs_name}.weight"], ours[f"layers.5.{own}.weight"] + 1), own
+    for theirs_name, own in {"ffn_norm": "pre_feedforward", "post_ffw_norm": "post_feedforward"}.items():
+        assert np.array_equal(theirs[f"blk.5.{theirs_name}.weight"], ours[f"layers.5.{own}_layernorm.weight"] + 1), own
+    assert np.array_equal(theirs["blk.5.attn_q.weight"], ours["layers.5.self_attn.q_proj.weight"])
+    assert np.array_equal(theirs["token_embd.weight"][:300], ours["embed_tokens.weight"]), "scaled in llama.cpp"
+    lines = (tmp_path / "out" / "Modelfile").read_text().splitlines()
+    assert lines[-2:] == ["FROM ./tiny-F32.gguf", "PARAMETER num_ctx 8"]
+    assert (tmp_path / "out" / "passport.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}, "in each sixth one"),
+        ({"query_pre_attn_scalar": 4}, "scaled by 4 .*width of a head, 8"),
+        ({"sliding_window": 7}, "sliding window of 7 tokens.* --max-length 7 or less"),
+    ],
+)
+def test_gemma3_that_llama_cpp_has_not(changes, words, tokenizer, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        written(gemma3(tokenizer, attention="causal", **changes), tmp_path / "out")
 
 
 def test_key_values_and_one_memory_token(make_encoder, tmp_path):
@@ -137,7 +183,7 @@ REFUSED = {
     "text": ({**MEAN, "pooling": Pooling("mean", "text"), "template": "{text}"}, "pools mean over text"),
     "projection": ({**MEAN, "pooling": Pooling("mean", projection=4)}, "a projection before they are pooled"),
     "latents": ({**MEAN, "pooling": Pooling("mean", latents=4, heads=1)}, "latent attention"),
-    "family": ({**LAST, "family": "gpt-neox"}, "architecture is gpt_neox; .* llama, mistral, qwen2, qwen3"),
+    "family": ({**LAST, "family": "gpt-neox"}, "is gpt_neox; .* llama, mistral, qwen2, qwen3, gemma3_text"),
     "window": ({**LAST, "family": "mistral", "max_length": 9}, "sliding window of 8 tokens.* --max-length 8 or less"),
 }  # fmt: skip
 WORDS = {**LAST, "template": '"{text}" means: "', "words_after": "separate"}
@@ -189,6 +235,14 @@ def test_pre_tokenizers_by_definition():
     assert kind_of(of(pre_tokenizers.ByteLevel(False))).pre == "gpt-2"
     assert kind_of(of(digits)).pre == "refact"
     assert kind_of(of(space, byte_fallback=True)).model == "llama"
+    gemma = of(
+        pre_tokenizers.Split(" ", "merged_with_previous"), normalizer=normalizers.Replace(" ", "▁"), byte_fallback=True
+    )
+    gemma.add_tokens([AddedToken("\n\n", special=False, normalized=False)])
+    assert kind_of(gemma) == Kind("llama", "default"), "no space before a text, so that one may follow an added token"
+    gemma.add_tokens([AddedToken("▁▁", special=False, normalized=True)])
+    with pytest.raises(ValueError, match="added token '▁▁'"):
+        kind_of(gemma)
     for other in (
         of(split(QWEN2.replace("1,3", "1,2").replace("d)", "x)"))),
         of(split(QWEN2), ignore_merges=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +11,13 @@ import typer
 
 from embrew.cli import completion
 from embrew.cli.arguments import Data, Model, ModelBackend, ModelDtype, ModelPooling, OptionalOutput, Overrides, Suite
-from embrew.cli.console import Record, loading, print_line, print_table
+from embrew.cli.console import Record, loading, print_json, print_line, print_table
 from embrew.cli.options import options_of
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
     from embrew.evaluation import Result
+    from embrew.evaluation.claims import Claim
 
 
 def _kinds() -> list[str]:
@@ -42,6 +43,7 @@ def evaluate(
     mteb: list[str] | None = None,
     split: str | None = None,
     kind: Annotated[str | None, typer.Option(autocompletion=_kinds)] = None,
+    claim: list[str] | None = None,
     output: OptionalOutput = None,
     report: Path | None = None,
     pooling: ModelPooling = None,
@@ -52,7 +54,8 @@ def evaluate(
     """Evaluate a model on data folders, a suite or MTEB tasks.
 
     A recipe is evaluated untrained. Of a language model without embedding settings, the pooling is chosen on the dev
-    splits of the data, unless --pooling says it. Processes of torchrun share the tasks.
+    splits of the data, unless --pooling says it. Processes of torchrun share the tasks. With --claim, the exit code is
+    0 if every claim holds for the model as it is, else 1.
 
     Args:
         data (DIR): Data folder. Repeatable.
@@ -60,6 +63,8 @@ def evaluate(
         mteb (TASK): Name of an MTEB task. Repeatable.
         split: Split to evaluate; by default test, or dev where there is no test split.
         kind (KIND): Kind of task, such as sts or rag; an unknown one lists all. Default: by the data's columns.
+        claim (TASK=SCORE): Published score, times 100 (STSB=82.0). Where it is outside the 95 % interval of the
+            measured one, other prompts, dtypes, length limits and normalisation are tried. Repeatable.
         generator (MODEL): Causal language model that answers the questions of rag tasks: nano, a folder or a Hub id. By
             default none.
         context: Name of a context of the model to encode with: queries, and all texts of symmetric tasks. By default
@@ -74,14 +79,18 @@ def evaluate(
     loading(model)
     from embrew import evaluation, opening
     from embrew.cli.results import page_model, write_page
+    from embrew.evaluation.claims import check_claims, read_claims
     from embrew.evaluation.results import write_paths
     from embrew.report.untrained import choose_pooling
 
     tasks, named = _tasks(data or (), suite, mteb or (), split, kind)  # before a model is opened
+    claims = read_claims(claim or (), tasks)
     name, page = ("", None) if report is None else page_model(model, report, output)
     output = output if page is None else page.results
     finished = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
     processes = evaluation.Processes.of_launch()
+    if claims and (processes.count > 1 or backend != "torch"):
+        raise ValueError("--claim opens the model in several ways; leave out --backend, and start one process")
     with stopping(lambda: f"{finished}; the same command {'starts again' if output is None else 'resumes'}"):
         choice = None
         if pooling is None:
@@ -94,6 +103,14 @@ def evaluate(
         results = evaluation.evaluate(
             encoder, tasks, output_dir=output, processes=processes, show_progress_bar=True, **options
         )
+        checked = check_claims(
+            encoder,
+            tasks,
+            results,
+            claims,
+            reopen=lambda other: opening.open_model(model, overrides or (), pooling=model_pooling, dtype=other),
+            **{key: value for key, value in options.items() if key != "overwrite"},
+        )
         if output is not None and processes.rank == 0:
             write_paths(output, model, tasks, pooling=model_pooling)
         if page is not None and report is not None and processes.rank == 0:
@@ -101,11 +118,34 @@ def evaluate(
     if choice is not None:
         print_line(f"{model}: {choice}")
     _show(results, named)
-    return {
+    document = {
         "results": [_fields(result) for result in results],
         "averages": evaluation.averages(results, named),
         **({"pooling": choice._asdict()} if choice else {}),
+        **({"claims": _show_claims(checked)} if checked else {}),
     }
+    if not all(each.holds for each in checked):
+        print_json(document)
+        raise typer.Exit(1)
+    return document
+
+
+def _show_claims(claims: Sequence[Claim]) -> list[Record]:
+    """Print what was measured for each claim, and the verdicts; return them for JSON."""
+    rows = [
+        [
+            claim.task,
+            trial.variant or "as it is",
+            *(f"{100 * value:.2f}" for value in (trial.score, trial.low, trial.high)),
+        ]
+        for claim in claims
+        for trial in claim.trials
+    ]
+    print_table(("task", "model", "score", "low", "high"), rows, left=("task", "model"))
+    for claim in claims:
+        print_line((claim.verdict, "green" if claim.holds else "bold red"))
+    properties = ("holds", "explanations", "verdict")
+    return [{**asdict(claim), **{name: getattr(claim, name) for name in properties}} for claim in claims]
 
 
 def _tasks(

@@ -28,10 +28,17 @@ from embrew.runtimes.stock_folder import sliding_window
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
 """Name in llama.cpp by `model_type` of transformers."""
+BIDIRECTIONAL = {"gemma3": "gemma-embedding"}  # llama.cpp's name of the same layers with bidirectional attention
 INTERLEAVED = ("llama",)  # llama.cpp rotates neighbouring pairs of dimensions there, transformers the two halves
 ROPE = ("default", "llama3")
+
+
+def architecture(config: PreTrainedConfig, *, causal: bool) -> str:
+    """Return llama.cpp's name of a model's architecture."""
+    name = ARCHITECTURES[config.model_type]
+    return name if causal else BIDIRECTIONAL.get(name, name)
 
 
 def refusal(config: PreTrainedConfig, limit: int) -> str | None:
@@ -39,6 +46,8 @@ def refusal(config: PreTrainedConfig, limit: int) -> str | None:
     kind, rope = config.model_type, getattr(config, "rope_parameters", None) or {}
     if kind not in ARCHITECTURES:
         return f"its architecture is {kind}; those that can be written are {', '.join(ARCHITECTURES)}"
+    if kind == "gemma3_text":
+        return _gemma3_refusal(config) or _window_refusal(config, limit)
     scaling = rope.get("rope_type", "default")
     if scaling not in ROPE or (scaling == "llama3" and ARCHITECTURES[kind] != "llama"):
         return f"its rotary positions are scaled by {scaling!r}; {' and '.join(ROPE)} (Llama only) can be written"
@@ -46,16 +55,41 @@ def refusal(config: PreTrainedConfig, limit: int) -> str | None:
         return "only a part of each attention head's dimensions is rotated"
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act!r}, and llama.cpp has silu there"
-    window = sliding_window(config)
-    if window is not None and window < limit:
-        return (
-            f"its attention has a sliding window of {window} tokens, which llama.cpp ignores there, and its texts have "
-            f"up to {limit}; export with --max-length {window} or less"
-        )
+    if (reason := _window_refusal(config, limit)) is not None:
+        return reason
     if kind == "qwen3" and config.attention_bias:
         return "its attention has biases, which llama.cpp's Qwen3 has not"
     if kind == "qwen2" and head_width(config) * config.num_attention_heads != config.hidden_size:
         return "its attention heads together are not as wide as its states, which llama.cpp's Qwen2 needs"
+    return None
+
+
+def _window_refusal(config: PreTrainedConfig, limit: int) -> str | None:
+    window = sliding_window(config)
+    if window is None or window >= limit:
+        return None
+    return (
+        f"its attention has a sliding window of {window} tokens, which llama.cpp ignores there, and its texts have "
+        f"up to {limit}; export with --max-length {window} or less"
+    )
+
+
+def _gemma3_refusal(config: PreTrainedConfig) -> str | None:
+    """Return why llama.cpp's Gemma 3 is another model: its constants are in its source, not in the file."""
+    layers = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(config.num_hidden_layers)]
+    if list(config.layer_types) != layers:
+        return "its layers do not attend to all tokens in each sixth one, and to a window in others, as llama.cpp's do"
+    for name, base in (("sliding_attention", 10000.0), ("full_attention", None)):
+        rope = config.rope_parameters.get(name) or {}
+        if rope.get("rope_type", "default") != "default" or base not in (None, rope.get("rope_theta")):
+            return f"rotary positions of {name} are {rope}; unscaled ones can be written, of base 10000 in the window"
+    if config.query_pre_attn_scalar != head_width(config):
+        return (
+            f"attention is scaled by {config.query_pre_attn_scalar} (query_pre_attn_scalar), and llama.cpp scales it "
+            f"by the width of a head, {head_width(config)}"
+        )
+    if config.hidden_activation != "gelu_pytorch_tanh" or config.attention_bias:
+        return "its activation is not gelu_pytorch_tanh, or its attention has biases"
     return None
 
 
@@ -75,7 +109,10 @@ def write_architecture(writer: GGUFWriter, config: PreTrainedConfig, *, limit: i
     writer.add_key_length(head_width(config))
     writer.add_value_length(head_width(config))
     writer.add_rope_dimension_count(head_width(config))
-    writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_freq_base(float(rope["rope_theta"]))
+    if config.model_type == "gemma3_text":
+        writer.add_sliding_window(2 * limit)  # wider than texts in both directions: `refusal` leaves no narrower one
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
 
 
@@ -94,6 +131,8 @@ def tensors(model: PreTrainedModel) -> Iterator[tuple[str, np.ndarray]]:
             value = interleaved(value, config.num_attention_heads)
         elif arch in INTERLEAVED and ".k_proj." in name:
             value = interleaved(value, config.num_key_value_heads)
+        elif arch == "gemma3" and name.endswith("norm.weight"):
+            value = value.float() + 1  # transformers multiplies by it there
         yield tensor_name, value.detach().float().cpu().contiguous().numpy()
     if config.rope_parameters.get("rope_type") == "llama3":
         yield "rope_freqs.weight", _llama3_factors(config)
@@ -161,6 +200,9 @@ PREFIXED = {
         {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
     ],
 }
+SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+AT_SPACES = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+"""Gemma's normaliser, and its pre-tokenizer, which finds no space after it."""
 NFC, NO_FIRST_SPACE = "nfc", "without one leading space"
 
 Definition = dict[str, Any]
@@ -233,6 +275,8 @@ def _sentencepiece(backend: Definition, pre: list[Definition]) -> Kind:
     normalizer = backend["normalizer"]
     if normalizer == PREFIXED and not pre:
         return Kind("llama", "default", space_prefix=True)
+    if normalizer == SPACES and pre in ([], [AT_SPACES]):
+        return Kind("llama", "default")
     metaspace = pre[0] if len(pre) == 1 and pre[0]["type"] == "Metaspace" else None
     if normalizer is not None or metaspace is None or metaspace["replacement"] != SPACE or metaspace["split"]:
         raise ValueError(
@@ -249,7 +293,7 @@ def _check_added(added: list[Definition], kind: Kind) -> None:
     for token in added:
         if token["special"]:
             continue  # stays text, here as in the encoder
-        if kind.model == "llama":
+        if kind.model == "llama" and (kind.space_prefix or token["normalized"]):
             raise ValueError(
                 f"its tokenizer has the added token {token['content']!r}; after such a token llama.cpp puts a space "
                 "before the text again"
@@ -296,7 +340,7 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, kind: Kind, rows: int) -> 
     names = {i: token for token, i in backend["model"]["vocab"].items()}
     added = {token["id"]: token for token in backend["added_tokens"]}
     merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in backend["model"]["merges"]]
-    plain = {name for i, name in names.items() if i not in added}
+    plain = {name for i, name in names.items() if i not in added or (kind.model == "llama" and not added[i]["special"])}
     ranks = _ranks(plain, merges) if kind.model == "llama" else {}
     tokens, types, scores = [], [], []
     for i in range(rows):

@@ -19,9 +19,9 @@ import torch
 
 from embrew.encoder import Encoder
 from embrew.runtimes.gguf_model import (
-    ARCHITECTURES,
     NFC,
     NO_FIRST_SPACE,
+    architecture,
     encoded,
     kind_of,
     refusal,
@@ -103,11 +103,23 @@ llama-server -m {file} --embeddings -c {limit} -b {limit} -ub {limit}
 llama-embedding -m {file} -c {limit} -b {limit} -ub {limit} -p "PROMPT TEXT"
 ```
 
+Ollama takes it from `Modelfile`, and was not run when this was written; `check_passport.py` says whether it gives these
+vectors:
+
+```bash
+ollama create NAME -f Modelfile
+```
+
 The client does what the file cannot:
 
 {duties}
 
 Names of special tokens in a text stay text: the file lists them as unused, under other names."""
+MODELFILE = """# Ollama: ollama create NAME -f Modelfile
+# Ollama applies no TEMPLATE or SYSTEM to embeddings: put a prompt before the text in the request.
+FROM ./{file}
+PARAMETER num_ctx {limit}
+"""
 PROMPT = "- Put a prompt before the text (`embrew.prompts` in the file, and below)."
 LIMIT = (
     "- Shorten texts of more than {limit} tokens, prompt and special tokens included: llama.cpp refuses them, reads "
@@ -191,7 +203,7 @@ def write_gguf(portable: PortableEncoder, out: Path, weights: str) -> None:
     config, name = portable.model.config, encoder.base.name.rpartition("/")[2]
     path = out / f"{name}-{TYPES[weights]}.gguf"
     rows = cast(torch.nn.Embedding, portable.model.get_input_embeddings()).weight.shape[0]
-    writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
+    writer = gguf.GGUFWriter(path, architecture(config, causal=bool(encoder.attention.is_causal)))
     writer.add_name(name)
     file_type = "ALL_F32" if weights == "fp32" else f"MOSTLY_{TYPES[weights]}"
     writer.add_file_type(int(gguf.LlamaFileType[file_type]))
@@ -213,6 +225,8 @@ def write_gguf(portable: PortableEncoder, out: Path, weights: str) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    modelfile = MODELFILE.format(file=path.name, limit=encoder.max_seq_length)
+    (out / "Modelfile").write_text(modelfile, encoding="utf-8")
     portable.write_text_files(out, config=False)
     portable.parity["llama.cpp"] = {"file": path.name, "text_preparation": list(kind.preparation)}
 
