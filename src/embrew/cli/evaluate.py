@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,14 +104,9 @@ def evaluate(
         results = evaluation.evaluate(
             encoder, tasks, output_dir=output, processes=processes, show_progress_bar=True, **options
         )
-        checked = check_claims(
-            encoder,
-            tasks,
-            results,
-            claims,
-            reopen=lambda other: opening.open_model(model, overrides or (), pooling=model_pooling, dtype=other),
-            **{key: value for key, value in options.items() if key != "overwrite"},
-        )
+        reopen = partial(opening.open_model, model, overrides or (), pooling=model_pooling)
+        options.pop("overwrite", None)
+        checked = check_claims(encoder, tasks, results, claims, reopen=lambda other: reopen(dtype=other), **options)
         if output is not None and processes.rank == 0:
             write_paths(output, model, tasks, pooling=model_pooling)
         if page is not None and report is not None and processes.rank == 0:
@@ -132,15 +128,10 @@ def evaluate(
 
 def _show_claims(claims: Sequence[Claim]) -> list[Record]:
     """Print what was measured for each claim, and the verdicts; return them for JSON."""
-    rows = [
-        [
-            claim.task,
-            trial.variant or "as it is",
-            *(f"{100 * value:.2f}" for value in (trial.score, trial.low, trial.high)),
-        ]
-        for claim in claims
-        for trial in claim.trials
-    ]
+    rows = []
+    for task, trial in ((claim.task, trial) for claim in claims for trial in claim.trials):
+        scores = (f"{100 * score:.2f}" for score in (trial.score, trial.low, trial.high))
+        rows.append([task, trial.variant or "as it is", *scores])
     print_table(("task", "model", "score", "low", "high"), rows, left=("task", "model"))
     for claim in claims:
         print_line((claim.verdict, "green" if claim.holds else "bold red"))

@@ -10,10 +10,11 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from embrew.encoder import Encoder
 from embrew.evaluation import evaluate
 from embrew.evaluation.find import cells
 from embrew.evaluation.kinds import KINDS
@@ -28,7 +29,8 @@ LIMITS = (128, 256, 512)
 DTYPES = ("float32", "bfloat16")
 ROUNDING = 0.0005  # claims have one decimal: 82.0
 READ_LENGTHS = (CLASSIFICATION.name, CLUSTERING.name)  # the other kinds compare by cosine
-Variants = Mapping[str, Callable[[], AbstractContextManager[TextEncoder]]]
+Reopen = Callable[[str], Any]
+Variants = dict[str, Callable[[], AbstractContextManager[Any]]]
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,8 @@ class Claim:
         start = f"{self.task}: {100 * self.score:.2f} is claimed, {100 * first.score:.2f} measured"
         if self.holds:
             return f"{start}; the claim holds"
-        nearest, *others = self.explanations or [""]
-        also = f" (so would {', '.join(others)})" if others else ""
-        return f"{start}; {nearest} explains it{also}" if nearest else f"{start}; no variant explains it"
+        nearest, *others = self.explanations or ["no variant"]
+        return f"{start}; {nearest} explains it" + (f" (so would {', '.join(others)})" if others else "")
 
 
 def read_claims(claims: Sequence[str], tasks: Sequence[Task | MtebTask]) -> dict[str, float]:
@@ -114,7 +115,7 @@ def check_claims(
     results: Sequence[Result],
     claims: Mapping[str, float],
     *,
-    reopen: Callable[[str], TextEncoder] | None = None,
+    reopen: Reopen | None = None,
     limits: Sequence[int] = LIMITS,
     **options: Any,
 ) -> list[Claim]:
@@ -131,13 +132,13 @@ def check_claims(
     """
     by_name = {cell.name: cell for task in tasks if isinstance(task, Task) for cell in cells(task)}
     checked = []
-    for result in results:
-        if result.task not in claims:
-            continue
-        task, first = by_name[result.task], Trial.of("", result)
-        claim = Claim(task.name, claims[task.name], (first,))
-        trials = [] if claim.holds else _try(_variants(encoder, task, reopen, limits), task, options)
-        checked.append(Claim(task.name, claim.score, (first, *trials)))
+    for result in (result for result in results if result.task in claims):
+        claim = Claim(result.task, claims[result.task], (Trial.of("", result),))
+        if not claim.holds:
+            task = by_name[claim.task]
+            trials = _try(_variants(encoder, task, reopen, limits), task, options)
+            claim = replace(claim, trials=(*claim.trials, *trials))
+        checked.append(claim)
     return checked
 
 
@@ -152,34 +153,35 @@ def _try(variants: Variants, task: Task, options: Mapping[str, Any]) -> Iterator
         yield Trial.of(name, result)
 
 
-def _variants(
-    encoder: Any, task: Task, reopen: Callable[[str], TextEncoder] | None, limits: Sequence[int]
-) -> dict[str, Callable[[], AbstractContextManager[TextEncoder]]]:
+def _variants(encoder: Any, task: Task, reopen: Reopen | None, limits: Sequence[int]) -> Variants:
     """Return ways to read a model, each of which changes one thing, by their names."""
-    variants: dict[str, Callable[[], AbstractContextManager[TextEncoder]]] = {}
-    kind, own = KINDS[task.kind], resolved_prompts(encoder)
-    sides = ("query", "document") if kind.documents or kind.corpus else ("text", "text")
-    instruction = task.settings.get("instruction")
-    current = tuple(own[side] for side in sides) if instruction is None else (instruction, instruction)
-    prompts = {"no prompt": ("", ""), **{f"prompt {name}": (words, words) for name, words in encoder.prompts.items()}}
-    prompts |= {"the prompts of both sides": (own["query"], own["document"])} if sides[0] == "query" else {}
-    prompts |= {"the prompts of both sides swapped": (own["document"], own["query"])} if sides[0] == "query" else {}
-    tried = {current}
-    for name, words in prompts.items():
-        if words not in tried:
+    variants: Variants = {}
+    tried: set[tuple[str, str]] = set()
+    for name, words in _prompts(encoder, task).items():
+        if words not in tried and name:
             variants[name] = partial(nullcontext, _Prompted(encoder, *words))
-            tried.add(words)
-    dtype = str(next(encoder.parameters()).dtype).removeprefix("torch.") if hasattr(encoder, "parameters") else ""
+        tried.add(words)
+    dtype = str(next(encoder.parameters()).dtype) if hasattr(encoder, "parameters") else ""
     for other in DTYPES:
-        if reopen is not None and other != dtype:
-            variants[f"dtype {other}"] = lambda dtype=other: nullcontext(reopen(dtype))
-    longest = _positions(encoder)
+        if reopen is not None and dtype != f"torch.{other}":
+            variants[f"dtype {other}"] = partial(_reopened, reopen, other)
     for limit in limits:
-        if limit <= longest and limit != encoder.max_seq_length:
+        if limit <= _positions(encoder) and limit != encoder.max_seq_length:
             variants[f"at most {limit} tokens"] = partial(_limited, encoder, limit)
-    if task.kind in READ_LENGTHS:
-        variants["other lengths of vectors (normalisation)"] = lambda: nullcontext(_normalized_otherwise(encoder))
+    if task.kind in READ_LENGTHS and isinstance(encoder, Encoder):
+        variants["other normalisation"] = partial(nullcontext, encoder.with_settings(normalize=not encoder.normalize))
     return variants
+
+
+def _prompts(encoder: TextEncoder, task: Task) -> dict[str, tuple[str, str]]:
+    """Return prompts of texts or queries, and of documents, by variant; the task's own come first, without a name."""
+    resolved, instruction = resolved_prompts(encoder), task.settings.get("instruction")
+    query, document, text = (resolved[side] for side in ("query", "document", "text"))
+    prompts = {"no prompt": ("", ""), **{f"prompt {name}": (words, words) for name, words in encoder.prompts.items()}}
+    if not (KINDS[task.kind].documents or KINDS[task.kind].corpus):
+        return {"": (text, text) if instruction is None else (instruction, instruction), **prompts}
+    own = {"": (query if instruction is None else instruction, document)}
+    return {**own, **prompts, "prompts of both sides": (query, document), "prompts swapped": (document, query)}
 
 
 class _Prompted:
@@ -203,18 +205,17 @@ class _Prompted:
 
 def _positions(encoder: Any) -> float:
     """Return the largest length limit of a model; 0 where its limit cannot be set."""
-    if hasattr(encoder, "backbone"):
-        return float(encoder.backbone.max_positions)
-    if not hasattr(encoder, "max_seq_length") or not hasattr(encoder, "__getitem__"):
-        return 0
-    config = getattr(getattr(encoder[0], "auto_model", None), "config", None)
-    return float(getattr(config, "max_position_embeddings", None) or encoder.max_seq_length or 0)
+    if isinstance(encoder, Encoder):
+        return encoder.backbone.max_positions
+    own = getattr(encoder, "max_seq_length", None) or 0
+    config = getattr(encoder[0].auto_model, "config", None) if own and hasattr(encoder[0], "auto_model") else None
+    return float(getattr(config, "max_position_embeddings", own))
 
 
 @contextmanager
 def _limited(encoder: Any, limit: int) -> Iterator[TextEncoder]:
     """Within this context, an encoder has another length limit."""
-    name = "max_length" if hasattr(encoder, "max_length") else "max_seq_length"
+    name = "max_length" if isinstance(encoder, Encoder) else "max_seq_length"
     before = getattr(encoder, name)
     setattr(encoder, name, limit)
     try:
@@ -223,15 +224,6 @@ def _limited(encoder: Any, limit: int) -> Iterator[TextEncoder]:
         setattr(encoder, name, before)
 
 
-def _normalized_otherwise(encoder: Any) -> TextEncoder:
-    """Return an encoder whose vectors are normalised if this one's are not, and are not if they are."""
-    if hasattr(encoder, "with_settings"):
-        changed: TextEncoder = encoder.with_settings(normalize=not encoder.normalize)
-        return changed
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize
-
-    without = [module for module in encoder if not isinstance(module, Normalize)]
-    modules = without if len(without) < len(encoder) else [*without, Normalize()]
-    prompts = {"prompts": dict(encoder.prompts), "default_prompt_name": encoder.default_prompt_name}
-    return SentenceTransformer(modules=modules, device=str(encoder.device), **prompts)
+@contextmanager
+def _reopened(reopen: Reopen, dtype: str) -> Iterator[TextEncoder]:
+    yield reopen(dtype)
