@@ -47,7 +47,8 @@ def same(ours: Path, alone: Path) -> None:
     one, two = trained(alone / "one"), trained(ours / "one")
     assert one.keys() == two.keys() and len(one) > 10
     for name, tensor in one.items():
-        assert (two[name] - tensor).abs().max() <= 1e-5, name
+        exact = 1e-5 if tensor.dtype != torch.float16 else 5e-4  # vectors under faults, of a passport
+        assert (two[name] - tensor).abs().max() <= exact, name
     vectors = [Encoder.from_pretrained(place).encode(SENTENCES) for place in (ours, alone)]
     assert abs(vectors[0] - vectors[1]).max() <= 1e-4
 
