@@ -203,12 +203,15 @@ def cells(layout: str, encoder: Encoder, passport: Passport) -> list[dict[str, A
     return rows
 
 
+KEYS = ("right", "decidable")
+
+
 def main() -> None:
     """Run all cells and write the results."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model", nargs="?", default="nano")
     parser.add_argument("--honest", type=int, default=200)
-    parser.add_argument("--output", type=Path, default=harness.RESULTS / "passports.json")
+    parser.add_argument("--output", type=Path, default=harness.RESULTS)
     options = parser.parse_args()
     harness.one_core()
     rows, accused, seconds = [], [], {}
@@ -236,24 +239,25 @@ def main() -> None:
         "accused": len(accused),
         "seconds_of_a_passport": seconds,
     }
-    command = f"PYTHONPATH=. python benchmarks/passports.py {options.model} --honest {options.honest}"
-    result = {**harness.circumstances(command), "model": options.model, **summary, "rows": rows, "accusations": accused}
-    options.output.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    command = f"python benchmarks/passports.py {options.model} --honest {options.honest}"
+    around = harness.circumstances(command)
+    cells_of = [
+        [row["layout"], row["fault"], ", ".join(row["named"]) or "nothing", *("yes" if row[k] else "no" for k in KEYS)]
+        for row in rows
+    ]
     lines = [
         "# Sabotaged servers",
         "",
-        f"`{command}`: {summary['named_right']} of {len(decidable)} cells that can be decided are named right; "
-        f"{len(accused)} of {options.honest} honest servers are accused. CPU seconds of one passport: {seconds}.",
+        f"{summary['named_right']} of {len(decidable)} cells that can be decided are named right; {len(accused)} of "
+        f"{options.honest} honest servers are accused. CPU seconds of one passport: {seconds}.",
         "",
-        "| layout | fault | named | right | can be decided |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {row['layout']} | {row['fault']} | {', '.join(row['named']) or 'nothing'} | "
-            f"{'yes' if row['right'] else 'no'} | {'yes' if row['decidable'] else 'no'} |"
-            for row in rows
-        ),
+        *harness.table(["layout", "fault", "named", "right", "can be decided"], cells_of),
+        "",
+        *harness.origin(around),
+        f"- seed: {around['seed']}",
     ]
-    options.output.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    result = {**around, "model": options.model, **summary, "rows": rows, "accusations": accused}
+    harness.write("passports", lines, result, options.output)
     print(json.dumps(summary))
 
 
