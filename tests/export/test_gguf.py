@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, PreTrainedToken
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.model.backbone import Backbone
+from embrew.runtimes import llama_cpp
 from embrew.runtimes.gguf_model import LLAMA3, QWEN2, Kind, kind_of, vocabulary_of
 from embrew.settings.base import Base
 from embrew.settings.encoder import Pooling
@@ -83,8 +85,12 @@ def gemma3(tokenizer: Any, *, attention: str, **changes: Any) -> Encoder:
 
 
 @pytest.mark.parametrize(("attention", "name"), [("causal", "gemma3"), ("bidirectional", "gemma-embedding")])
-def test_gemma3(attention, name, tokenizer, tmp_path):
+def test_gemma3(attention, name, tokenizer, tmp_path, monkeypatch):
     encoder = gemma3(tokenizer, attention=attention)
+    monkeypatch.setattr(llama_cpp, "interpreter", lambda: None)
+    with pytest.raises(ValueError, match="not yet compared with llama.cpp.*pip install llama-cpp-python"):
+        written(encoder, tmp_path / "out", "fp32")
+    monkeypatch.setattr(llama_cpp, "interpreter", lambda: sys.executable)
     reader = written(encoder, tmp_path / "out", "fp32")
     found, theirs = values(reader), tensors(reader)
     assert found["general.architecture"] == name and found[f"{name}.attention.causal"] is (attention == "causal")

@@ -132,6 +132,9 @@ PREPARATION = {
 LENGTH = "- Do not normalise vectors (`normalize=False`; `--embd-normalize -1`): this encoder does not."
 
 
+NOT_RUN = ("gemma3_text",)  # types of models
+
+
 def refused_by_llama_cpp(encoder: Encoder) -> str | None:
     """Return why llama.cpp cannot give an encoder's vectors; raise if the gguf package is not installed."""
     if importlib.util.find_spec("gguf") is None:
@@ -141,6 +144,17 @@ def refused_by_llama_cpp(encoder: Encoder) -> str | None:
         or _vectors(encoder)
         or refusal(encoder.backbone.inner.config, encoder.max_seq_length)
         or _tokenizer(encoder)
+        or _not_run(encoder)
+    )
+
+
+def _not_run(encoder: Encoder) -> str | None:
+    """Return why a family whose files were never compared here needs llama-cpp-python, which compares this one."""
+    if encoder.backbone.inner.config.model_type not in NOT_RUN or interpreter() is not None:
+        return None
+    return (
+        "files of this family were not yet compared with llama.cpp, and without llama-cpp-python this one would not be: "
+        f"pip install llama-cpp-python, or name an interpreter that has it in {PYTHON}"
     )
 
 
