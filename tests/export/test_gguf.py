@@ -88,7 +88,7 @@ def gemma3(tokenizer: Any, *, attention: str, **changes: Any) -> Encoder:
 def test_gemma3(attention, name, tokenizer, tmp_path, monkeypatch):
     encoder = gemma3(tokenizer, attention=attention)
     monkeypatch.setattr(llama_cpp, "interpreter", lambda: None)
-    with pytest.raises(ValueError, match="not yet compared with llama.cpp.*pip install llama-cpp-python"):
+    with pytest.raises(ValueError, match="not yet compared with llama.cpp.*llama-cpp-python: install it"):
         written(encoder, tmp_path / "out", "fp32")
     monkeypatch.setattr(llama_cpp, "interpreter", lambda: sys.executable)
     reader = written(encoder, tmp_path / "out", "fp32")

@@ -153,8 +153,8 @@ def _not_run(encoder: Encoder) -> str | None:
     if encoder.backbone.inner.config.model_type not in NOT_RUN or interpreter() is not None:
         return None
     return (
-        "files of this family were not yet compared with llama.cpp, and without llama-cpp-python this one would not be: "
-        f"pip install llama-cpp-python, or name an interpreter that has it in {PYTHON}"
+        "files of this family were not yet compared with llama.cpp, and this one would not be without "
+        f"llama-cpp-python: install it, or name an interpreter that has it in {PYTHON}"
     )
 
 
