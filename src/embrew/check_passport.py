@@ -440,8 +440,8 @@ def candidates_of(passport: Passport, keys: Sequence[Key]) -> tuple[dict[str, np
     prompts = dict.fromkeys(prompt for prompt, _ in keys)
     right = {(prompt, i): row for prompt in prompts for i, row in passport.right(prompt).items()}
     wrong = {prompt: passport.wrong(prompt) for prompt in prompts}
-    most = max((len(faults) for faults in wrong.values()), default=0)  # prompts with fewer lack most faults
-    full = [prompt for prompt in prompts if 2 * len(wrong[prompt]) >= most > 0]
+    largest = max((len(faults) for faults in wrong.values()), default=0)  # prompts with fewer lack most faults
+    full = [prompt for prompt in prompts if 2 * len(wrong[prompt]) >= largest > 0]
     stored = [set(rows) for prompt in full for rows in wrong[prompt].values() if len(rows) > 1]
     texts = set.intersection(*stored) if stored else set()
     base = [(prompt, i) for prompt, i in keys if i in texts and prompt in full] or list(keys)
@@ -463,10 +463,10 @@ def _evidence(
     to_right = distances(measured, candidates[""])
     for fault in faults:
         to_fault = distances(measured, candidates[fault])
-        most = int(to_right.argmax())
+        farthest = int(to_right.argmax())
         lines.append(
             f"{fault}: mean cosine {1 - to_fault.mean():.6f} to its vectors, {1 - to_right.mean():.6f} to the right "
-            f"ones; {texts[base[most][1]][:40]!r}: {1 - to_fault[most]:.6f} and {1 - to_right[most]:.6f}"
+            f"ones; {texts[base[farthest][1]][:40]!r}: {1 - to_fault[farthest]:.6f} and {1 - to_right[farthest]:.6f}"
         )
     return lines
 

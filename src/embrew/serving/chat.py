@@ -21,7 +21,7 @@ Parts = AsyncGenerator[str | Answer, None]  # of an answer as it is written, and
 
 
 class Cancelled(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has closed its request, so the answer ends."""
 
 
 class Chats:
