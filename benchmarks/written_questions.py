@@ -3,10 +3,10 @@
 Of each data set ($EMBREW_DATA: MedQuAD, cranfield, climate_fever; none is SQuAD's, which the writer was trained on),
 1,000 passages get two questions each, once. SmolLM2-135M (three seeds) and all-MiniLM-L6-v2 ($MINILM, one seed) are
 trained for equally many steps on pairs of the same passages, and scored on real questions: untrained, BM25, first
-sentence as the question, cloze (a random sentence for the rest), all written questions, those that pass the filter,
-these with a teacher's margins (all-mpnet-base-v2: $MPNET, or --teacher), and true pairs. No step, rate or row is chosen
-by a test. Each model is also scored on written questions of the test's documents, without a search to choose them: how
-well such a test agrees with real questions.
+sentence for the rest of its passage (as adapt without a writer), cloze (a random sentence for the rest), all written
+questions, those that pass the filter, these with a teacher's margins (all-mpnet-base-v2: $MPNET, or --teacher), and true
+pairs. No step, rate or row is chosen by a test. Each model is also scored on written questions of the test's documents,
+without a search to choose them: how well such a test agrees with real questions.
 
 Stopped? The same command resumes. Results go to `results/written-questions.md` and `.json`; with --toy, everything is
 tiny and stays in WORK. `--only PART ...` runs parts of data sets, models and rows.
@@ -28,6 +28,7 @@ from scipy.stats import spearmanr
 
 from embrew import evaluate, train, write_questions
 from embrew.adapting.baselines import score_bm25
+from embrew.adapting.preparation.split import first_sentences
 from embrew.adapting.questions.job import Job, can_have_questions, passages_of
 from embrew.adapting.questions.rules import check_questions
 from embrew.adapting.questions.teacher import with_margins
@@ -68,7 +69,7 @@ def main() -> None:
         for model in (name for name in SEEDS if _wanted(asked.only, name, SEEDS)):
             for row in (name for name in ROWS if _wanted(asked.only, name, ROWS)):
                 if row in ROWS[2:] and row not in pairs:
-                    continue  # no teacher
+                    continue  # no teacher, or too few pairs
                 for seed in SEEDS[model] if row in ROWS[2:] else (0,):
                     key = f"{data}: {model}, {row}, seed {seed}"
                     if key not in found:
@@ -154,25 +155,25 @@ def _pairs(folder: Path, asked: Any, sizes: Mapping[str, int]) -> dict[str, Path
         write_jsonl(files["written"], (_pair(row["query"], passages[row["passage"]].content) for row in rows))
     asked_about = [passages[name] for name in dict.fromkeys(row["passage"] for row in checked)]
     if not files["cloze"].is_file():
-        write_jsonl(files["first sentence"], _sentences(asked_about, first=True))
-        write_jsonl(files["cloze"], _sentences(asked_about, first=False))
+        firsts = first_sentences(asked_about)
+        write_jsonl(files["first sentence"], (_pair(pair.question, pair.answer) for pair in firsts))
+        write_jsonl(files["cloze"], _cloze(asked_about))
     if asked.teacher and not files["filtered, teacher"].is_file():
         rows = [record.values for record in read_file(files["filtered"])]
         texts = [passage.content for passage in passages.values()]
         write_jsonl(files["filtered, teacher"], with_margins(rows, texts, asked.teacher))
     if not (folder / "test-written").is_dir():
         _write_test(folder, asked.writer, sizes)
-    return {name: file for name, file in files.items() if file.is_file()}
+    enough = sizes["batch"]  # climate_fever's passages have one sentence each
+    return {name: file for name, file in files.items() if file.is_file() and len(list(read_file(file))) >= enough}
 
 
-def _sentences(passages: Sequence[Document], *, first: bool) -> Iterator[Pair]:
-    """Yield first sentences with their whole passages, or random sentences with the others."""
+def _cloze(passages: Sequence[Document]) -> Iterator[Pair]:
+    """Yield a random sentence of each passage, and the others."""
     draw = random.Random(0)
     for passage in passages:
         sentences = split_sentences(passage.text)
-        if first and sentences:
-            yield _pair(sentences[0], passage.content)
-        elif len(sentences) > 1:
+        if len(sentences) > 1:
             number = draw.randrange(len(sentences))
             yield _pair(sentences[number], " ".join(sentences[:number] + sentences[number + 1 :]))
 

@@ -70,10 +70,12 @@ class _Page(HTMLParser):
 
 
 # A full stop, question or exclamation mark before a capital, a digit or a quotation mark; not after an abbreviation.
+# Between blanks, as in tokenised text, it may also be before a small letter.
 SENTENCE_END = re.compile(
     r"(?<![Ee]\.g)(?<!i\.e)(?<!etc)(?<!vs)(?<!cf)(?<!resp)(?<!al)(?<!approx)(?<!Eq)[.!?](?=\s+[\"'(A-Z0-9])"
+    r"|(?<=\w\s)[.!?](?=\s+\w)"
 )
-_TITLE = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Prof|Gen|Col|Sen|Rep|Gov|Jr|Sr|No|vol|ed|pp)\.$")
+_TITLE = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Prof|Gen|Col|Sen|Rep|Gov|Jr|Sr|No|vol|ed|pp)\s?\.$")
 
 
 def split_sentences(text: str) -> list[str]:
@@ -82,6 +84,8 @@ def split_sentences(text: str) -> list[str]:
     Examples:
         >>> split_sentences("Dr. Ada Lovelace wrote it. Who read it? J. Smith did, i.e. someone.")
         ['Dr. Ada Lovelace wrote it.', 'Who read it?', 'J. Smith did, i.e. someone.']
+        >>> split_sentences("the wing was tested . lift increased .")
+        ['the wing was tested .', 'lift increased .']
     """
     return [text[start:end] for start, end in sentence_spans(text)]
 
