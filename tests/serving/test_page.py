@@ -19,10 +19,12 @@ from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
 from embrew.model.context_vectors import initialize_demonstrator
 from embrew.model.contexts import Context
+from embrew.serving.service import Service
+from embrew.serving.settings import Settings
 from embrew.settings.base import Base
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import tiny_model
-from tests.serving.running import serving
+from tests.serving.running import running, serving
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="install playwright to test the page")
 CHROMIUM = Path("/usr/bin/chromium")
@@ -260,6 +262,23 @@ def test_errors_are_shown_and_what_may_be_retried_is(show):
     page.route("**/v1/embeddings", lambda route: route.fulfill(status=502, body="<h1>Bad gateway</h1>"))
     page.click("#compare")
     expect(alert).to_contain_text("The server answered 502")
+
+
+def test_encoders_of_one_language_model_are_chosen_from(show, resident_base, tenants):
+    """By name, each with its own prompts; the name of what chats is none of them."""
+    folders = {name: tenants[name] for name in ("contrast", "tasks")}
+    given = [f"{name}={folder}" for name, folder in folders.items()]
+    service = Service(Settings(str(resident_base), encoder=given, chat=True))
+    with running(service) as address:
+        shown = show(address)
+        shown.compare()
+        assert shown.page.locator("#encoder option").all_text_contents() == list(folders)
+        assert near(shown.similarities(), cosines(Encoder.from_pretrained(folders["contrast"])))
+        shown.choose("encoder", "tasks")
+        assert {body["model"] for body in shown.bodies()} == {"tasks"}
+        assert near(shown.similarities(), cosines(Encoder.from_pretrained(folders["tasks"])))
+        assert "context sea" in shown.page.locator("#query-prompt").inner_text()
+        assert not shown.problems
 
 
 def test_policy_lets_nothing_else_run(show, address):

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 from importlib.metadata import version
 from operator import methodcaller
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
@@ -145,7 +145,11 @@ async def unload_encoder(body: schemas.EncoderName, service: Served) -> schemas.
 @keyed.get("/v1/models")
 async def models(service: Served) -> schemas.Models:
     """Return the served models."""
-    return schemas.Models(data=[schemas.Model(id=name, created=service.created) for name in service.names])
+    chats = service.settings.names[0] if service.chats else None
+    kinds: dict[str, Literal["embedding", "chat"]] = {n: "chat" if n == chats else "embedding" for n in service.names}
+    return schemas.Models(
+        data=[schemas.Model(id=name, created=service.created, type=kind) for name, kind in kinds.items()]
+    )
 
 
 @keyed.post("/embed", response_model=list[list[float]], responses=ERRORS)

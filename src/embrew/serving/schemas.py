@@ -261,6 +261,7 @@ class Model(BaseModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "embrew"
+    type: Literal["embedding", "chat"] = "embedding"
 
 
 class Models(BaseModel):
