@@ -77,6 +77,18 @@ def test_an_untrained_one_is_the_best(tmp_path):
     assert "give more --minutes" in advice_lines([last, *rows[-2:]], last, prepared(tmp_path), quick=False)[2]
 
 
+def test_made_questions_are_called_so(tmp_path):
+    """Without a user's question in dev and test, the first line says what they ask with, the last one what to give."""
+    best = row("ready", HALF, MORE, milliseconds=1.0, start="ready")
+    rows = [best, row("BM25", [0.1] * 60), row("ready + BM25", [0.2] * 60)]
+    for writer, words in (({"questions": {"writer": "w"}}, "questions that a model wrote"), ({}, "first sentences")):
+        counts = {"train_pairs": 0, "test_queries": 60}
+        data = Prepared(tmp_path, {"counts": counts, "questions_made": True, "made_of": writer})
+        lines = advice_lines(rows, best, data, quick=False)
+        assert lines[0] == f"Use ready: nDCG@10 50.0 on 60 held-out {words}, the best of 1 on dev."
+        assert lines[2] == "Next: give 50 or more questions of users, with answers (--pairs): they ask other ones."
+
+
 def test_steps_are_what_the_minutes_allow(tmp_path):
     """By hand: shares of the time left by evaluations, at most the epochs, and never less than one step."""
     chosen = read_defaults().methods["lbr"]  # half and half; 3 and 5 epochs; batches of 8 and 32

@@ -132,7 +132,7 @@ def advice_lines(rows: Sequence[RaceRow], best: RaceRow, data: Prepared, *, quic
     """
     models = [row for row in rows if row.model is not None and row.best_step != 0]
     first = max((best, *rows[-2:]), key=lambda row: row.dev.main_score)
-    score = f"nDCG@10 {100 * first.test.main_score:.1f} on {data.count('test_queries')} held-out questions"
+    score = f"nDCG@10 {100 * first.test.main_score:.1f} on {data.count('test_queries')} held-out {_questions(data)}"
     alone = f"{best.name} alone, the best encoder of {len(models)}, has {100 * best.test.main_score:.1f}"
     lead = f"Use {best.name}: {score}, the best of {len(models)} on dev."
     if first is rows[-1]:
@@ -151,6 +151,13 @@ def advice_lines(rows: Sequence[RaceRow], best: RaceRow, data: Prepared, *, quic
     return [lead, second, _next(rows, best, data, quick=quick)]
 
 
+def _questions(data: Prepared) -> str:
+    """Return what dev and test ask with."""
+    if not data.manifest.get("questions_made"):
+        return "questions"
+    return "questions that a model wrote" if data.manifest["made_of"].get("questions") else "first sentences"
+
+
 def paired_difference(a: Result, b: Result) -> Difference:
     """Return the paired difference of two results, B minus A."""
     difference = compare(a, b)
@@ -167,7 +174,9 @@ def _next(rows: Sequence[RaceRow], best: RaceRow, data: Prepared, *, quick: bool
         actions.append("give more --minutes: its last step was the best on dev")
     if best.best_step is None and any(row.best_step == 0 and row.start == best.start for row in rows):
         actions.append("training did not improve it on dev: a lower rate may (stages.contrast.training.learning_rate)")
-    if pairs < FEW_PAIRS:
+    if data.manifest.get("questions_made"):
+        actions.append(f"give {FEW_QUERIES} or more questions of users, with answers (--pairs): they ask other ones")
+    elif pairs < FEW_PAIRS:
         actions.append(f"give more than {pairs} pairs to train on")
     if questions < FEW_QUERIES:
         actions.append(f"hold out more: {questions} questions show large differences only")
