@@ -160,7 +160,7 @@ def _pairs(folder: Path, asked: Any, sizes: Mapping[str, int]) -> dict[str, Path
         write_jsonl(files["cloze"], _cloze(asked_about))
     if asked.teacher and not files["filtered, teacher"].is_file():
         rows = [record.values for record in read_file(files["filtered"])]
-        texts = [passage.content for passage in passages.values()]
+        texts = [passage.content for passage in asked_about]
         write_jsonl(files["filtered, teacher"], with_margins(rows, texts, asked.teacher))
     if not (folder / "test-written").is_dir():
         _write_test(folder, asked.writer, sizes)
