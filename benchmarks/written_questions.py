@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--writer", required=True)
     parser.add_argument("--teacher", default=os.environ.get("MPNET"))
     parser.add_argument("--only", nargs="+", default=[*SETS, *SEEDS, *ROWS])
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS["SmolLM2"])
     parser.add_argument("--toy", action="store_true", help="tiny sizes on nano, into WORK")
     asked = parser.parse_args()
     sizes = TOY if asked.toy else SIZES
@@ -70,7 +71,7 @@ def main() -> None:
             for row in (name for name in ROWS if _wanted(asked.only, name, ROWS)):
                 if row in ROWS[2:] and row not in pairs:
                     continue  # no teacher, or too few pairs
-                for seed in SEEDS[model] if row in ROWS[2:] else (0,):
+                for seed in (one for one in SEEDS[model] if one in asked.seeds) if row in ROWS[2:] else (0,):
                     key = f"{data}: {model}, {row}, seed {seed}"
                     if key not in found:
                         found[key] = _row(asked, folder, model, row, pairs.get(row), seed, sizes)
