@@ -4,8 +4,8 @@ Of each data set ($EMBREW_DATA: MedQuAD, cranfield, climate_fever; none is SQuAD
 1,000 passages get two questions each, once. SmolLM2-135M (three seeds) and all-MiniLM-L6-v2 ($MINILM, one seed) are
 trained for equally many steps on pairs of the same passages, and scored on real questions: untrained, BM25, first
 sentence for the rest of its passage (as adapt without a writer), cloze (a random sentence for the rest), all written
-questions, those that pass the filter, these with a teacher's margins (all-mpnet-base-v2: $MPNET, or --teacher), and
-true pairs. No step, rate or row is chosen by a test. Each model is also scored on written questions of the test's
+questions, those that pass the filter, these with a teacher's margins (all-mpnet-base-v2: $MPNET, or --teacher), the
+average of what the filtered ones trained and of the untrained model, and true pairs. No step, rate or row is chosen by a test. Each model is also scored on written questions of the test's
 documents, without a search to choose them: how well such a test agrees with real questions.
 
 Stopped? The same command resumes. Results go to `results/written-questions.md` and `.json`; with --toy, everything is
@@ -26,7 +26,7 @@ from typing import Any
 from harness import RESULTS, circumstances, origin, table, write
 from scipy.stats import spearmanr
 
-from embrew import evaluate, train, write_questions
+from embrew import Encoder, average, evaluate, train, write_questions
 from embrew.adapting.baselines import score_bm25
 from embrew.adapting.preparation.split import first_sentences
 from embrew.adapting.questions.job import Job, can_have_questions, passages_of
@@ -41,7 +41,11 @@ from embrew.recipe import Recipe, build
 
 COMMAND = "python benchmarks/written_questions.py WORK"
 SETS = ("medquad", "cranfield", "climate_fever")
-ROWS = ("untrained", "BM25", "first sentence", "cloze", "written", "filtered", "filtered, teacher", "true pairs")
+AVERAGED = "filtered, averaged"  # with the untrained model, equal weights; MiniLM alone
+ROWS = (
+    *("untrained", "BM25", "first sentence", "cloze"),
+    *("written", "filtered", AVERAGED, "filtered, teacher", "true pairs"),
+)
 SEEDS = {"SmolLM2": (0, 1, 2), "MiniLM": (0,)}
 SIZES = {"passages": 1000, "queries": 500, "documents": 2000, "written": 200, "steps": 60, "batch": 32}
 TOY = {"passages": 24, "queries": 8, "documents": 40, "written": 8, "steps": 2, "batch": 4}
@@ -69,7 +73,7 @@ def main() -> None:
         pairs = _pairs(folder, asked, sizes)
         for model in (name for name in SEEDS if _wanted(asked.only, name, SEEDS)):
             for row in (name for name in ROWS if _wanted(asked.only, name, ROWS)):
-                if row in ROWS[2:] and row not in pairs:
+                if (row in ROWS[2:] and row not in pairs) or (row == AVERAGED and model != "MiniLM"):
                     continue  # no teacher, or too few pairs
                 for seed in (one for one in SEEDS[model] if one in asked.seeds) if row in ROWS[2:] else (0,):
                     key = f"{data}: {model}, {row}, seed {seed}"
@@ -145,7 +149,7 @@ def _write_beir(folder: Path, corpus: Mapping[str, str], queries: Mapping[str, s
 def _pairs(folder: Path, asked: Any, sizes: Mapping[str, int]) -> dict[str, Path]:
     """Return the file of pairs of each row, of the same passages; written questions are written once."""
     files = {name: folder / f"{name.replace(', ', '-').replace(' ', '-')}.jsonl" for name in ROWS[2:]}
-    files["true pairs"] = folder / "true.jsonl"
+    files |= {"true pairs": folder / "true.jsonl", AVERAGED: files["filtered"]}
     if not files["filtered"].is_file():
         given: dict[str, Any] = {"writer": asked.writer, "max_passages": sizes["passages"]}
         write_questions(folder / "docs.jsonl", files["filtered"], **given)
@@ -240,11 +244,26 @@ def _row(
     else:
         recipe = _recipe(model, pairs, seed, sizes, toy=asked.toy, margins="teacher" in row)
         run = folder / "runs" / name
-        encoder = train(recipe, run, resume=run.exists(), verify="off") if pairs else build.encoder(recipe)
+        if row == AVERAGED:
+            encoder = _averaged(recipe, run)
+        elif pairs is not None:
+            encoder = train(recipe, run, resume=run.exists(), verify="off")
+        else:
+            encoder = build.encoder(recipe)
         for kind, test in tests.items():
             scores[kind] = evaluate(encoder, [test], split="test")[0].main_score
     count = None if pairs is None else sum(1 for _ in read_file(pairs))
     return {"ndcg_at_10": scores, "pairs": count, "writer": Path(asked.writer).name, "made": circumstances(COMMAND)}
+
+
+def _averaged(recipe: Recipe, target: Path) -> Encoder:
+    """Write the average of the untrained model and of what the filtered questions made of it."""
+    start = target.with_name(f"{target.name}-start")
+    if not start.exists():
+        untrained = recipe.model_copy(update={"stages": []})
+        build.encoder(untrained).save_pretrained(start, verify="off")
+    trained = target.with_name(target.name.replace(AVERAGED.replace(", ", "-"), "filtered"))
+    return average([start, trained], target, verify="off", overwrite=target.exists())
 
 
 def _page(found: Mapping[str, Any], results: Path) -> None:
