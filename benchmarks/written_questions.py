@@ -5,8 +5,9 @@ Of each data set ($EMBREW_DATA: MedQuAD, cranfield, climate_fever; none is SQuAD
 trained for equally many steps on pairs of the same passages, and scored on real questions: untrained, BM25, first
 sentence for the rest of its passage (as adapt without a writer), cloze (a random sentence for the rest), all written
 questions, those that pass the filter, these with a teacher's margins (all-mpnet-base-v2: $MPNET, or --teacher), the
-average of what the filtered ones trained and of the untrained model, and true pairs. No step, rate or row is chosen by a test. Each model is also scored on written questions of the test's
-documents, without a search to choose them: how well such a test agrees with real questions.
+average of what the filtered ones trained and of the untrained model, and true pairs. No step, rate or row is chosen by
+a test. Each model is also scored on written questions of the test's documents, without a search to choose them: how
+well such a test agrees with real questions.
 
 Stopped? The same command resumes. Results go to `results/written-questions.md` and `.json`; with --toy, everything is
 tiny and stays in WORK. `--only PART ...` runs parts of data sets, models and rows.
