@@ -365,7 +365,7 @@ def test_methods_are_for_language_models(encoder_folder, tmp_path):
 @pytest.mark.slow
 def test_rates_are_searched_where_there_is_time(encoder_folder, tmp_path, monkeypatch, caplog):
     """Each for some steps, of which the best on dev is trained; a stopped search goes on; a given rate is taken."""
-    _, pairs = write_data(tmp_path)
+    docs, pairs = write_data(tmp_path)
     caplog.set_level("INFO")
     monkeypatch.setattr("embrew.adapting.plan_training.seconds_per_step", lambda *_: iter([0.5]))
     rates: list[float] = []
@@ -399,6 +399,11 @@ def test_rates_are_searched_where_there_is_time(encoder_folder, tmp_path, monkey
         adapt(encoder_folder("bert"), output=tmp_path / f"other{number}", overrides=once, **options)
         assert rates == [(5e-5, 1e-3)[number]]
     assert "steps for each learning rate, so none is searched" in caplog.text
+
+    rates.clear()
+    adapt(encoder_folder("bert"), **(search | {"pairs": None, "documents": docs, "output": tmp_path / "alone"}))
+    assert rates == pytest.approx([1.65e-5], rel=0.05), "no question of a user, so nothing is searched"
+    assert "dev has no question of a user, so the lowest learning rate is taken" in caplog.text
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import timeit
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ from embrew.files.writing import write_json
 from embrew.model.center import centered
 from embrew.progress import within
 from embrew.recipe import Recipe, build
-from embrew.recipe.overrides import Override, as_text
+from embrew.recipe.overrides import as_text
 from embrew.text_encoder import TextEncoder
 from embrew.training.stages import train
 
@@ -245,11 +245,14 @@ def _plan_recipe(
     check_leaks(data.folder, _other_rows(one_step, data))
     seconds = list(seconds_per_step(one_step, candidate.source))
     minutes = defaults.minutes
-    if name == CONTRAST:
-        rate = _searched_rate(candidate, name, choices, build_recipe, seconds[0], dev_seconds)
-        if rate is not None:
-            minutes *= 1 - defaults.rates.share
-            overrides = (*overrides, rate)
+    key = f"stages.{choices.stages[0].stage['name']}.training.learning_rate"
+    if name == CONTRAST and not any(as_text(override).startswith(f"{key}=") for override in overrides):
+        rates = _rates(candidate, choices)
+        best = rates[0] if len(rates) == 1 else None
+        if best is None:
+            best = _searched_rate(candidate, name, key, rates, build_recipe, seconds[0], dev_seconds)
+            minutes *= 1.0 if best is None else 1 - defaults.rates.share
+        overrides = overrides if best is None else (*overrides, (key, best))
     budget = defaults.model_copy(update={"minutes": minutes})
     steps, evaluations = steps_in_time(one_step, choices, data, budget, dev_seconds, seconds)
     recipe = build_recipe(overrides=overrides, steps=steps, evaluations=evaluations)
@@ -262,34 +265,45 @@ def _plan_recipe(
     write_recipe(candidate.recipe_file(name), recipe, f"{candidate.start.name}, {name}{origin}, {time_limit}.")
 
 
+def _rates(candidate: Candidate, choices: ModelDefaults) -> list[float]:
+    """Return the learning rates to choose from; of an embedding model without a question of a user, the lowest.
+
+    Questions that were made of the documents, dev's too, prefer higher rates than those of users do.
+    """
+    default = choices.stages[0].stage["training"]["learning_rate"]
+    rates = [float(f"{factor * default:.2g}") for factor in candidate.options.defaults.rates.factors]
+    if candidate.start.is_bare or not candidate.data.manifest["questions_made"]:
+        return rates
+    logger.info("dev has no question of a user, so the lowest learning rate is taken: %.2g", min(rates))
+    return [min(rates)]
+
+
 def _searched_rate(
     candidate: Candidate,
     name: str,
-    choices: ModelDefaults,
+    key: str,
+    rates: Sequence[float],
     build_recipe: Callable[..., Recipe],
     seconds: float,
     dev_seconds: float,
-) -> Override | None:
-    """Return the learning rate whose first steps are the best on dev; None: too few fit, or a rate is given.
+) -> float | None:
+    """Return the learning rate whose first steps are the best on dev; None: the minutes allow too few of them.
 
     Scores are written, so that a stopped search resumes; the encoders are removed.
 
     Args:
         candidate: the candidate.
         name: name of the recipe.
-        choices: defaults of its stages.
+        key: of the rate in the recipe.
+        rates: learning rates.
         build_recipe: `training_recipe` of the model, for overrides and steps.
         seconds: time of a step.
         dev_seconds: time of an evaluation on dev.
     """
     defaults, overrides = candidate.options.defaults, candidate.options.overrides
-    rates, stage = defaults.rates, choices.stages[0].stage
-    key = f"stages.{stage['name']}.training.learning_rate"
-    if any(as_text(override).startswith(f"{key}=") for override in overrides):
-        return None
-    seconds_per_rate = 60 * defaults.minutes * rates.share / len(rates.factors)
+    seconds_per_rate = 60 * defaults.minutes * defaults.rates.share / len(rates)
     steps = int((seconds_per_rate - 2 * dev_seconds) / seconds)
-    if steps < rates.least:
+    if steps < defaults.rates.least:
         logger.info("the minutes allow %d steps for each learning rate, so none is searched", max(0, steps))
         return None
     file = candidate.folder / PLANS / f"{candidate.start.name}--rates.json"
@@ -299,8 +313,7 @@ def _searched_rate(
         earlier = read_json(file, keys=("inputs", "steps", "scores"), repair=REPAIR, sealed=True)
         check_same_settings(candidate.inputs, earlier["inputs"], candidate.folder)
         steps, scores = earlier["steps"], earlier["scores"]
-    for factor in rates.factors:
-        rate = f"{factor * stage['training']['learning_rate']:.2g}"
+    for rate in (f"{each:.2g}" for each in rates):
         write_json(file, sealed({"inputs": candidate.inputs, "steps": steps, "scores": scores}))
         if rate in scores:
             continue
@@ -312,9 +325,9 @@ def _searched_rate(
             scores[rate] = candidate.score(encoder, f"rate-{rate}", "dev").main_score
         shutil.rmtree(run)
     write_json(file, sealed({"inputs": candidate.inputs, "steps": steps, "scores": scores}))
-    best = max(scores, key=lambda rate: scores[rate])
+    best = max(scores, key=lambda each: scores[each])
     logger.info("of %d steps each, the learning rate %s is the best on dev: %s", steps, best, scores)
-    return key, float(best)
+    return float(best)
 
 
 def _file_hashes(candidate: Candidate, trained: Iterable[str], *, is_centered: bool = False) -> dict[str, str]:
