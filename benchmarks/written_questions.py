@@ -314,7 +314,10 @@ def _page(found: Mapping[str, Any], results: Path) -> None:
         "",
         *origin(list(found.values())[-1]["made"]),
     ]
-    write("written-questions", lines, {"found": dict(found)}, results)
+    by_row: dict[str, dict[str, list[float]]] = {}  # what tables of the documentation show
+    for (data, model, row), several in scores.items():
+        by_row.setdefault(row, {})[f"{model}, {data}"] = [one["real"] for one in several]
+    write("written-questions", lines, {"found": dict(found), "scores": by_row}, results)
 
 
 def _cell(several: Sequence[Mapping[str, float]] | None) -> str:
