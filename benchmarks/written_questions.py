@@ -5,9 +5,9 @@ Of each data set ($EMBREW_DATA: MedQuAD, cranfield, climate_fever; none is SQuAD
 trained for equally many steps on pairs of the same passages, and scored on real questions: untrained, BM25, first
 sentence for the rest of its passage (as adapt without a writer), cloze (a random sentence for the rest), all written
 questions, those that pass the filter, these with a teacher's margins (all-mpnet-base-v2: $MPNET, or --teacher), the
-average of what the filtered ones trained and of the untrained model, a third of the rate, and true pairs. No step, rate
-or row is chosen by a test. Each model is also scored on written questions of the test's documents, without a search to
-choose them: how well such a test agrees with real questions.
+average of what the filtered ones trained and of the untrained model, a third of the rate, those alone that BM25 finds
+first, and true pairs. No step, rate or row is chosen by a test. Each model is also scored on written questions of the
+test's documents, without a search to choose them: how well such a test agrees with real questions.
 
 Stopped? The same command resumes. Results go to `results/written-questions.md` and `.json`; with --toy, everything is
 tiny and stays in WORK. `--only PART ...` runs parts of data sets, models and rows.
@@ -44,7 +44,8 @@ COMMAND = "python benchmarks/written_questions.py WORK"
 SETS = ("medquad", "cranfield", "climate_fever")
 AVERAGED = "filtered, averaged"  # with the untrained model, equal weights
 SLOW = "filtered, a third of the rate"
-CAREFUL = (AVERAGED, SLOW)  # of MiniLM alone
+FIRST = "filtered, found first"  # those whose passage BM25 ranks first
+CAREFUL = (AVERAGED, SLOW, FIRST)  # of MiniLM alone
 ROWS = (
     *("untrained", "BM25", "first sentence", "cloze"),
     *("written", "filtered", *CAREFUL, "filtered, teacher", "true pairs"),
@@ -152,7 +153,7 @@ def _write_beir(folder: Path, corpus: Mapping[str, str], queries: Mapping[str, s
 def _pairs(folder: Path, asked: Any, sizes: Mapping[str, int]) -> dict[str, Path]:
     """Return the file of pairs of each row, of the same passages; written questions are written once."""
     files = {name: folder / f"{name.replace(', ', '-').replace(' ', '-')}.jsonl" for name in ROWS[2:]}
-    files |= {"true pairs": folder / "true.jsonl", **dict.fromkeys(CAREFUL, files["filtered"])}
+    files |= {"true pairs": folder / "true.jsonl", AVERAGED: files["filtered"], SLOW: files["filtered"]}
     if not files["filtered"].is_file():
         given: dict[str, Any] = {"writer": asked.writer, "max_passages": sizes["passages"]}
         write_questions(folder / "docs.jsonl", files["filtered"], **given)
@@ -161,6 +162,9 @@ def _pairs(folder: Path, asked: Any, sizes: Mapping[str, int]) -> dict[str, Path
     if not files["written"].is_file():
         rows = [row for row in checked if row["reason"] != "empty"]
         write_jsonl(files["written"], (_pair(row["query"], passages[row["passage"]].content) for row in rows))
+    if not files[FIRST].is_file():
+        rows = [row for row in checked if row["kept"] and row["rank"] == 1]
+        write_jsonl(files[FIRST], (_pair(row["query"], passages[row["passage"]].content) for row in rows))
     asked_about = [passages[name] for name in dict.fromkeys(row["passage"] for row in checked)]
     if not files["cloze"].is_file():
         firsts = first_sentences(asked_about)
