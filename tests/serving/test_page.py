@@ -269,6 +269,7 @@ def test_encoders_of_one_language_model_are_chosen_from(show, resident_base, ten
     folders = {name: tenants[name] for name in ("contrast", "tasks")}
     given = [f"{name}={folder}" for name, folder in folders.items()]
     service = Service(Settings(str(resident_base), encoder=given, chat=True))
+    service.load()
     with running(service) as address:
         shown = show(address)
         shown.compare()
