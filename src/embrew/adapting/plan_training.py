@@ -248,11 +248,11 @@ def _plan_recipe(
     key = f"stages.{choices.stages[0].stage['name']}.training.learning_rate"
     if name == CONTRAST and not any(as_text(override).startswith(f"{key}=") for override in overrides):
         rates = _rates(candidate, choices)
-        best = rates[0] if len(rates) == 1 else None
-        if best is None:
-            best = _searched_rate(candidate, name, key, rates, build_recipe, seconds[0], dev_seconds)
-            minutes *= 1.0 if best is None else 1 - defaults.rates.share
-        overrides = overrides if best is None else (*overrides, (key, best))
+        if len(rates) == 1:
+            overrides = (*overrides, (key, rates[0]))
+        elif (best := _searched_rate(candidate, name, key, rates, build_recipe, seconds[0], dev_seconds)) is not None:
+            minutes *= 1 - defaults.rates.share
+            overrides = (*overrides, (key, best))
     budget = defaults.model_copy(update={"minutes": minutes})
     steps, evaluations = steps_in_time(one_step, choices, data, budget, dev_seconds, seconds)
     recipe = build_recipe(overrides=overrides, steps=steps, evaluations=evaluations)
