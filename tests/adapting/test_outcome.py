@@ -78,9 +78,9 @@ def test_an_untrained_one_is_the_best(tmp_path):
 
 
 def test_made_questions_are_called_so(tmp_path):
-    """Without a user's question in dev and test, the first line says what they ask with, the last one what to give."""
+    """Without a user's question in dev and test, the first line says so and does not name BM25; the last one asks."""
     best = row("ready", HALF, MORE, milliseconds=1.0, start="ready")
-    rows = [best, row("BM25", [0.1] * 60), row("ready + BM25", [0.2] * 60)]
+    rows = [best, row("BM25", HALF, [0.95] * 60), row("ready + BM25", HALF, [0.97] * 60)]
     for writer, words in (({"questions": {"writer": "w"}}, "questions that a model wrote"), ({}, "first sentences")):
         counts = {"train_pairs": 0, "test_queries": 60}
         data = Prepared(tmp_path, {"counts": counts, "questions_made": True, "made_of": writer})
