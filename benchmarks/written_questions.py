@@ -257,10 +257,23 @@ def _row(
             encoder = train(recipe, run, resume=run.exists(), verify="off")
         else:
             encoder = build.encoder(recipe)
-        for kind, test in tests.items():
-            scores[kind] = evaluate(encoder, [test], split="test")[0].main_score
+        scores = _scores(encoder, tests, folder / "test-both")
     count = None if pairs is None else sum(1 for _ in read_file(pairs))
     return {"ndcg_at_10": scores, "pairs": count, "writer": Path(asked.writer).name, "made": circumstances(COMMAND)}
+
+
+def _scores(encoder: Encoder, tests: Mapping[str, Path], both: Path) -> dict[str, float]:
+    """Return nDCG@10 of both tests, whose corpus is one and is encoded once."""
+    if not both.is_dir():
+        read = {kind: read_beir(test, "test") for kind, test in tests.items()}
+        queries = {f"{kind} {name}": text for kind, test in read.items() for name, text in test.queries.items()}
+        qrels = {f"{kind} {name}": grades for kind, test in read.items() for name, grades in test.qrels.items()}
+        _write_beir(both, {d.id: d.content for d in read["real"].corpus}, queries, qrels)
+    examples = evaluate(encoder, [both], split="test")[0].examples
+    of: dict[str, list[float]] = {kind: [] for kind in tests}
+    for query, score in zip(examples["query"], examples["score"], strict=True):
+        of[query.partition(" ")[0]].append(score)
+    return {kind: statistics.fmean(several) for kind, several in of.items()}
 
 
 def _averaged(recipe: Recipe, target: Path) -> Encoder:

@@ -115,6 +115,20 @@ def test_one_document_without_pairs(tmp_path):
     assert not any(normalised(text) in one for text in read_beir(data.test, "test").queries.values() for one in trained)
 
 
+@pytest.mark.parametrize(("passages", "whole"), [(120, False), (8, True)])
+def test_documents_of_unequal_length_without_pairs(docs, tmp_path, passages, whole):
+    """Held out is a share of the passages, not of the documents; a manual among leaflets is not held out whole."""
+    (docs / "manual.md").write_text("\n\n".join(words(i) for i in range(100, 100 + passages)))
+    for i in range(10, 40):
+        (docs / f"{i}.md").unlink()
+    data = prepare(docs, None, tmp_path / "data", max_chars=200)
+    queries = data.count("test_queries") + data.count("dev_queries")
+    assert 0.7 < queries / (0.2 * data.count("passages")) <= 1.5
+    assert data.manifest["by_document"] == whole
+    trained = texts(data.passages, "text")
+    assert not any(normalised(text) in one for text in read_beir(data.test, "test").queries.values() for one in trained)
+
+
 def test_one_document_with_few_pairs(tmp_path):
     """A handbook and a few questions: its passages are trained on, but those that hold an answer."""
     (tmp_path / "book.txt").write_text("\n\n".join(words(i) for i in range(40)))

@@ -19,6 +19,7 @@ from embrew.data.documents import split_sentences
 from embrew.data.fingerprints import normalised
 
 MAX_DOCUMENTS = 3  # a question in more documents than this is linked to none of them
+LARGEST = 1.5  # size of a held-out part, as a multiple of what is wanted
 CLASS_SIZE = 5  # pairs with one short answer from which it is a class: a fifth of them, the test's share, is one pair
 
 
@@ -75,7 +76,7 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], held_out: He
     for part, wanted in numbers.items():
         count = 0
         for group in order:
-            if parts[group[0]] == "train" and count + len(group) <= wanted * 1.5 and count < wanted:
+            if parts[group[0]] == "train" and count + len(group) <= wanted * LARGEST and count < wanted:
                 count += len(group)
                 for i in group:
                     parts[i] = part
@@ -194,20 +195,25 @@ def without_duplicates(pairs: Sequence[QA]) -> list[QA]:
 def split_documents(
     documents: Sequence[Document], parts: Mapping[str, Sequence[Document]], *, share: float, seed: int
 ) -> Split:
-    """Hold out a share of the documents; of a single document none (see `last_passages`)."""
-    names = [document.id for document in documents if parts[document.id]]
-    if len(names) < 2:
+    """Hold out whole documents with about a share of all passages; none if none is so small (see `last_passages`)."""
+    sizes = {document.id: len(parts[document.id]) for document in documents if parts[document.id]}
+    wanted = share * sum(sizes.values())
+    held, count = set(), 0
+    for name in random.Random(seed).sample(list(sizes), len(sizes)):
+        if count < wanted and count + sizes[name] <= max(1, LARGEST * wanted):
+            held.add(name)
+            count += sizes[name]
+    if count < wanted / 2:
         return Split((), frozenset(), False, 0)
-    chosen = random.Random(seed).sample(names, max(1, round(share * len(names))))
-    return Split((), frozenset(chosen), True, 0)
+    return Split((), frozenset(held), True, 0)
 
 
 def last_passages(
     documents: Sequence[Document], parts: Mapping[str, Sequence[Document]], *, share: float
 ) -> list[Document]:
-    """Return the last passages, a share of all, which are held out of a single document."""
-    several = [passage for document in documents for passage in parts[document.id]]
-    return list(several[len(several) - round(share * len(several)) :])
+    """Return the last passages of each document, a share of all, which are held out where no whole document can be."""
+    several = [parts[document.id] for document in documents]
+    return [passage for passages in several for passage in passages[len(passages) - round(share * len(passages)) :]]
 
 
 def first_sentences(passages: Iterable[Document], *, held_out: bool = False) -> list[QA]:
