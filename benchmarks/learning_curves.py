@@ -1,10 +1,10 @@
 """Where does a language model overtake a ready encoder: `python benchmarks/learning_curves.py WORK [DOMAIN ...]`.
 
-all-MiniLM-L6-v2 ($MINILM) and SmolLM2-135M are trained on the first 100, 300, 1,000 and 3,000 pairs of a domain
-($EMBREW_DATA), with the recipes, rates and batches of `embrew adapt`: at most five epochs, and at most 94 steps of 32
-pairs. Each is scored as it is, too: the language model with the better of mean and PromptEOL pooling on dev. Dev keeps
-the best step, and the model as it is where no step is better. Larger sets hold the smaller ones; dev and test are the
-same for all.
+all-MiniLM-L6-v2 ($MINILM), SmolLM2-135M and Gemma 3 270M ($GEMMA; as in plans/real-gemma.yaml) are trained on the first
+100, 300, 1,000 and 3,000 pairs of a domain ($EMBREW_DATA), with the recipes, rates and batches of `embrew adapt`: at
+most five epochs, and at most 94 steps of 32 pairs. Each is scored as it is, too: a language model with the better of
+mean and PromptEOL pooling on dev. Dev keeps the best step, and the model as it is where no step is better. Larger sets
+hold the smaller ones; dev and test are the same for all.
 
 Stopped? The same command resumes. `--only MODEL ...` and `--seeds` run parts of it. Results go to
 `results/learning-curves.md`, `.json` and `.svg`.
@@ -45,7 +45,8 @@ DOMAINS: dict[str, dict[str, Any]] = {
     "medquad": {"path": "$EMBREW_DATA/medquad_pairs", "max_rows": 4200, "shuffle_seed": 1},
     "glossary": {"path": "$EMBREW_DATA/openstax_glossary_pairs", "shuffle_seed": 1},
 }
-MODELS = {"MiniLM": "$MINILM", "SmolLM2": "smollm2-135m"}
+LANGUAGE_MODELS = {"SmolLM2": "smollm2-135m", "Gemma 3 270M": "$GEMMA"}
+MODELS = {"MiniLM": "$MINILM", **LANGUAGE_MODELS}
 SIZES = (100, 300, 1000, 3000)
 STEPS = 94  # at most; of 32 pairs, one epoch of 3,000
 EVALUATIONS = 4
@@ -196,14 +197,15 @@ def _page(found: Found) -> None:
         scores = _by_size(found, domain)
         sizes = sorted({size for of_model in scores.values() for size in of_model})
         cells = [
-            [f"{size:,}", *(_cell(scores.get(model, {}).get(size)) for model in MODELS), _ahead(scores, size)]
+            [f"{size:,}", *(_cell(scores.get(model, {}).get(size)) for model in MODELS)]
+            + [_ahead(scores, model, size) for model in LANGUAGE_MODELS]
             for size in sizes
         ]
         words = [row["test"] for key, row in found.items() if key.startswith(f"{domain},") and key.endswith("BM25")]
         lines += [
             f"## {domain}",
             "",
-            *table(["pairs", *MODELS, "SmolLM2 − MiniLM"], cells),
+            *table(["pairs", *MODELS, *(f"{model} − MiniLM" for model in LANGUAGE_MODELS)], cells),
             "",
             f"BM25: {_cell(words)}",
             "",
@@ -211,9 +213,9 @@ def _page(found: Found) -> None:
     differences = [[race, *row] for race in races for row in _differences(found, race)]
     if differences:
         lines += [
-            "SmolLM2 − MiniLM on the same test queries, with 95 % intervals (paired bootstrap):",
+            "Language model − MiniLM on the same test queries, with 95 % intervals (paired bootstrap):",
             "",
-            *table(["race", "pairs", "difference"], differences),
+            *table(["race", "model", "pairs", "difference"], differences),
             "",
         ]
     curves = {
@@ -248,17 +250,18 @@ def _cell(values: Sequence[float] | None) -> str:
     return f"{statistics.mean(values):.1f}{spread}"
 
 
-def _ahead(scores: Mapping[str, Mapping[int, Sequence[float]]], size: int) -> str:
-    both = [scores.get(model, {}).get(size) for model in ("MiniLM", "SmolLM2")]
+def _ahead(scores: Mapping[str, Mapping[int, Sequence[float]]], model: str, size: int) -> str:
+    both = [scores.get(name, {}).get(size) for name in ("MiniLM", model)]
     return f"{statistics.mean(both[1]) - statistics.mean(both[0]):+.1f}" if both[0] and both[1] else "–"
 
 
 def _differences(found: Found, race: str) -> list[list[str]]:
     """Return rows of differences of one race that have results of both models on this machine."""
     return [
-        [f"{int(key.rpartition(', ')[2]):,}", "{difference:+.1f} ({low:+.1f} to {high:+.1f})".format(**tested)]
+        [model, f"{int(size):,}", "{difference:+.1f} ({low:+.1f} to {high:+.1f})".format(**tested)]
         for key, row in found.items()
-        if key.startswith(f"{race}: SmolLM2") and "above_minilm" in row
+        for model, _, size in [key.removeprefix(f"{race}: ").rpartition(", ")]
+        if model in LANGUAGE_MODELS and "above_minilm" in row
         for tested in [{name: 100 * value for name, value in row["above_minilm"].items()}]
     ]
 
