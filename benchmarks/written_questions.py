@@ -29,7 +29,7 @@ from scipy.stats import spearmanr
 
 from embrew import Encoder, average, evaluate, train, write_questions
 from embrew.adapting.baselines import score_bm25
-from embrew.adapting.preparation.split import first_sentences
+from embrew.adapting.preparation.split import FirstSentences
 from embrew.adapting.questions.job import Job, can_have_questions, passages_of
 from embrew.adapting.questions.rules import check_questions
 from embrew.adapting.questions.teacher import with_margins
@@ -168,7 +168,7 @@ def _pairs(folder: Path, asked: Any, sizes: Mapping[str, int]) -> dict[str, Path
         write_jsonl(files[FIRST], (_pair(row["query"], passages[row["passage"]].content) for row in rows))
     asked_about = [passages[name] for name in dict.fromkeys(row["passage"] for row in checked)]
     if not files["cloze"].is_file():
-        firsts = first_sentences(asked_about)
+        firsts = FirstSentences()(asked_about)
         write_jsonl(files["first sentence"], (_pair(pair.question, pair.answer) for pair in firsts))
         write_jsonl(files["cloze"], _cloze(asked_about))
     if asked.teacher and not files["filtered, teacher"].is_file():

@@ -52,6 +52,8 @@ class Client:
         if parts.query or parts.fragment:
             raise ValueError(f"an address with a query or fragment; give {self.address}, without them")
         self.key = os.environ.get(KEY, "")
+        if not self.key.isascii():
+            raise ValueError(f"the key in {KEY} has letters that are not ASCII; copy it again")
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         self.http = httpx2.Client(timeout=timeout, headers=headers)
 

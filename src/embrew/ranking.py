@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from importlib.metadata import version
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -15,14 +17,22 @@ T = TypeVar("T", int, str)
 Item = TypeVar("Item")
 
 
+# Letters of scripts that are written without spaces: Thai, Lao, Burmese, Khmer, Japanese, Chinese.
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_UNSPACED_ROW = re.compile(f"[{UNSPACED}]+")
+
+
 class BM25:
-    """BM25 over texts, by bm25s with its defaults: words in lower case, none left out."""
+    """BM25 over texts, by bm25s with its defaults: words in lower case, none left out.
+
+    In scripts without spaces, words are all pairs of neighbouring letters.
+    """
 
     def __init__(self, texts: Sequence[str]) -> None:
         import bm25s
 
         self._count, self._index = len(texts), bm25s.BM25()
-        words = bm25s.tokenize(list(texts), stopwords=None, show_progress=False)
+        words = bm25s.tokenize([_spaced(text) for text in texts], stopwords=None, show_progress=False)
         self._has_words = any(words.ids)  # of two letters or more; the library cannot index texts without any
         if self._has_words:
             self._index.index(words, show_progress=False)
@@ -36,7 +46,9 @@ class BM25:
         """Return the scores and rows of each query's `k` best texts, as `top`; a text without its words has 0."""
         import bm25s
 
-        words = bm25s.tokenize(list(queries), stopwords=None, return_ids=False, show_progress=False)
+        words = bm25s.tokenize(
+            [_spaced(query) for query in queries], stopwords=None, return_ids=False, show_progress=False
+        )
         ranked = []
         for query in words:
             known_words = [word for word in query if word in self._index.vocab_dict] if self._has_words else []
@@ -47,6 +59,15 @@ class BM25:
     def _scores(self, words: list[str]) -> np.ndarray:
         scores: np.ndarray = self._index.get_scores(words) if words else np.zeros(self._count, dtype=np.float32)
         return scores
+
+
+def _spaced(text: str) -> str:
+    """Return a text with spaces around the pairs of letters in scripts without spaces.
+
+    >>> _spaced("BM25检索模型")
+    'BM25 检索 索模 模型 '
+    """
+    return _UNSPACED_ROW.sub(lambda row: f" {' '.join(map(''.join, pairwise(row[0])))} ", text)
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[T]], k: int) -> list[tuple[T, float]]:

@@ -119,7 +119,7 @@ def test_one_document_without_pairs(tmp_path):
 def test_documents_of_unequal_length_without_pairs(docs, tmp_path, passages, whole):
     """Held out is a share of the passages, not of the documents; a manual among leaflets is not held out whole."""
     (docs / "manual.md").write_text("\n\n".join(words(i) for i in range(100, 100 + passages)))
-    for i in range(10, 40):
+    for i in range(20, 40):
         (docs / f"{i}.md").unlink()
     data = prepare(docs, None, tmp_path / "data", max_chars=200)
     queries = data.count("test_queries") + data.count("dev_queries")
@@ -127,6 +127,45 @@ def test_documents_of_unequal_length_without_pairs(docs, tmp_path, passages, who
     assert data.manifest["by_document"] == whole
     trained = texts(data.passages, "text")
     assert not any(normalised(text) in one for text in read_beir(data.test, "test").queries.values() for one in trained)
+
+
+def test_an_index_at_the_end_is_not_what_is_held_out(tmp_path):
+    """Of passages that can have no question, none counts."""
+    index = "\n\n".join(f"term {i}, {i}" for i in range(400))
+    (tmp_path / "book.txt").write_text("\n\n".join(words(i) for i in range(40)) + "\n\n" + index)
+    data = prepare(tmp_path / "book.txt", None, tmp_path / "data", max_chars=200)
+    assert data.count("passages") > 60
+    assert data.count("test_queries") == data.count("dev_queries") == 4
+
+
+def test_manuals_with_the_same_appendix_and_two_versions(tmp_path):
+    """What two documents have is in dev or in the test; of a held-out version, the other one is not trained on."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    appendix = "\n\n".join(words(i) for i in range(900, 904))
+    for name, first in (("a", 0), ("b", 100)):
+        (folder / f"{name}.txt").write_text("\n\n".join([*(words(i) for i in range(first, first + 20)), appendix]))
+    with_appendix = prepare(folder, None, tmp_path / "appendix", max_chars=200)
+    for name in "ab":
+        (folder / f"{name}.txt").unlink()
+    for i in range(6):
+        for version in (1, 2):
+            text = "\n\n".join(words(j) for j in range(200 + 10 * i, 210 + 10 * i))
+            (folder / f"v{version}-{i}.txt").write_text(f"{text}\n\nThis is version {version} of {i}.")
+    for data in (with_appendix, prepare(folder, None, tmp_path / "versions", max_chars=200)):
+        dev, test = read_beir(data.dev, "dev"), read_beir(data.test, "test")
+        assert min(len(dev.queries), len(test.queries)) >= 2
+        assert not set(dev.queries.values()) & set(test.queries.values())
+        trained = texts(data.passages, "text")
+        for text in (*dev.queries.values(), *test.queries.values()):
+            assert not any(normalised(text) in passage for passage in trained)
+
+
+def test_scripts_without_spaces(tmp_path):
+    rows = [f"第{i}号案件首先被记录在案。随后发生的是{i * 7}号事件，关于它没有更多的信息可以查到。" for i in range(40)]
+    (tmp_path / "book.txt").write_text("\n\n".join(rows))
+    data = prepare(tmp_path / "book.txt", None, tmp_path / "data", max_chars=60)
+    assert data.count("test_queries") == data.count("dev_queries") == 4
 
 
 def test_one_document_with_few_pairs(tmp_path):

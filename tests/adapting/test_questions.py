@@ -83,6 +83,12 @@ def test_languages_are_told_apart_where_the_words_tell():
         assert reason_by_words(Written(question, True), passage) == reason, question
 
 
+def test_a_row_of_letters_is_no_row_of_words():
+    passage = "中华人民共和国于1949年成立，首都是北京。"
+    assert reason_by_words(Written("中华人民共和国何时成立？", True), passage) is None
+    assert reason_by_words(Written("中华人民共和国于1949年成立，首都？", True), passage) == "copy"
+
+
 def test_the_longest_row_is_that_of_another_library():
     texts = [PASSAGE, words_of_case(1), "was signed in the old hall", "the the was the"]
     for first in texts:
@@ -114,6 +120,10 @@ def test_lines_become_questions():
         "When?",
         "3.5 mg of what?",
     ]
+    answer = "<think>Okay, the user\nwants two.</think>\n## Questions\n```\nHere you are:\nWho?\n```"
+    assert questions_in(answer) == ["Who?"]
+    assert questions_in("Okay, they want two.\n</think>\nWho \ud83d?") == ["Who ??"]
+    assert questions_in("<think>Okay, the user") == []
 
 
 # ---- writers
@@ -150,7 +160,7 @@ def test_a_killed_job_writes_what_an_unkilled_one_does(docs, model_folder, tmp_p
     folder = tmp_path / "killed.written"
     assert sorted(file.name for file in folder.glob("0*")) == ["000000.json", "000001.json"]
     assert not (tmp_path / "killed.jsonl").exists()
-    with pytest.raises(FileExistsError, match=r"other files or settings \(seed\)"):
+    with pytest.raises(FileExistsError, match=r"with other settings \(seed\); choose another output, remove"):
         write_questions(docs, tmp_path / "killed.jsonl", **{**given, "seed": 4})
     write_questions(docs, tmp_path / "killed.jsonl", **given)
     for suffix in ("jsonl", "checked.jsonl", "written/000003.json", "written/settings.json"):
@@ -164,6 +174,71 @@ def test_a_killed_job_writes_what_an_unkilled_one_does(docs, model_folder, tmp_p
     with pytest.raises(FileExistsError, match="exists already"):
         write_questions(docs, tmp_path / "whole.jsonl", **given)
     assert write_questions(docs, tmp_path / "whole.jsonl", overwrite=True, **given)["minutes"] is None
+
+
+def test_what_an_earlier_call_wrote_is_used_for_its_own_passages_alone(docs, tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "open_writer", Scripted)
+    monkeypatch.setattr(job, "BLOCK", 3)
+    output = tmp_path / "q.jsonl"
+    dry = write_questions(docs, output, writer="x", dry_run=True)
+    assert dry["questions"] == 6
+    again: dict[str, Any] = {"writer": "y", "max_passages": 5, "seed": 1, "overwrite": True}
+    assert write_questions(docs, output, **again)["questions"] == 10, "a dry run with other settings is replaced"
+    first, second = (tmp_path / "q.written" / f"00000{i}.json" for i in range(2))
+    first.unlink()
+    assert write_questions(docs, output, **again, dry_run=True)["questions"] == 10
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(BrokenFile, match="holds questions of other passages; remove the file"):
+        write_questions(docs, output, **again)
+    (tmp_path / "q.written" / "settings.json").unlink()
+    with pytest.raises(BrokenFile, match=r"has questions and no settings\.json; remove the folder"):
+        write_questions(docs, output, **again)
+
+
+def test_another_writer_of_the_same_name_is_another_writer(docs, tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "open_writer", Scripted)
+    monkeypatch.setattr(job, "BLOCK", 3)
+    weights = tmp_path / "writer" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(b"one")
+    write_questions(docs, tmp_path / "q.jsonl", writer=str(weights.parent))
+    monkeypatch.chdir(tmp_path)
+    write_questions(docs, tmp_path / "q.jsonl", writer="writer", overwrite=True)  # by another path
+    weights.write_bytes(b"two")
+    with pytest.raises(FileExistsError, match=r"with other settings \(writer\)"):
+        write_questions(docs, tmp_path / "q.jsonl", writer="writer", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"output": "."}, FileExistsError, "is a folder; give a file, such as"),
+        ({"output": "docs/q.jsonl"}, ValueError, "q.jsonl is within the documents .*; choose an output outside"),
+        ({"teacher": "nano"}, ValueError, "teacher='nano' is a language model without embedding settings"),
+        ({"check": "nano"}, ValueError, "check='nano' is a language model without embedding settings"),
+        ({"writer": "http://[::1/v1#x"}, ValueError, "address is not that of a server; give http://HOST/v1#MODEL"),
+        ({"writer": "ftp://host/v1#x"}, ValueError, "address is not that of a server"),
+        ({"writer": "bert"}, ValueError, "is an embedding model, which writes no questions"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    options, error, message, encoder_folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text(PASSAGE)
+    given = {"output": "q.jsonl", "writer": "nano", **options}
+    if given["writer"] == "bert":
+        given["writer"] = str(encoder_folder("bert"))
+    with pytest.raises(error, match=message):
+        write_questions("docs", **given)
+    assert not list(tmp_path.glob("q*"))
+
+
+def test_names_that_are_not_utf8_are_refused(tmp_path):
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text(PASSAGE)
+    with pytest.raises(ValueError, match=r"caf.*xe9\.txt'*: its name is not valid UTF-8; rename it"):
+        write_questions(tmp_path, tmp_path.with_suffix(".jsonl"), writer="nano")
 
 
 def recorded(monkeypatch, writer: Any) -> list[Any]:
@@ -329,7 +404,7 @@ def test_the_command_shows_both_kinds(docs, tmp_path, monkeypatch):
 class Scripted:
     """A writer that asks about the number of a case, twice the same."""
 
-    identity, limit = "scripted", None
+    limit = None
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -395,6 +470,10 @@ def test_real_questions_are_never_replaced(prepared, count, tmp_path):
 
 
 def test_adapt_resumes_where_it_was_stopped_while_questions_were_written(docs, model_folder, tmp_path, monkeypatch):
+    class Missing(Scripted):
+        def __init__(self, name: str) -> None:
+            raise FileNotFoundError(f"no folder here: {name}")
+
     class Stopped(Scripted):
         def write(self, passages: Sequence[str], count: int, *, seed: int) -> list[list[Written]]:
             raise KeyboardInterrupt
@@ -405,6 +484,13 @@ def test_adapt_resumes_where_it_was_stopped_while_questions_were_written(docs, m
         with pytest.raises(KeyboardInterrupt):
             adapt(model_folder("llama"), writer="any", **given)
         assert [path.name for path in (tmp_path / "out").iterdir()] == ["questions"]
+    early = {**given, "output": tmp_path / "early"}
+    with pytest.raises(FileNotFoundError, match="no folder here"):  # before the writer is open
+        monkeypatch.setattr(job, "open_writer", Missing)
+        adapt(model_folder("llama"), writer="any", **early)
+    monkeypatch.setattr(job, "open_writer", Stopped)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(model_folder("llama"), writer="another", **early)
     with pytest.raises(ValueError, match="without documents; give the documents"):
         adapt(model_folder("llama"), pairs=docs, writer="any", output=tmp_path / "other")
 
@@ -415,6 +501,7 @@ ROWS = [{"query": "q 0", "positive": "p 20", "source": "a"}, {"query": "q 90", "
 def test_a_teacher_adds_negatives_that_are_far_enough_and_its_cosines(monkeypatch):
     monkeypatch.setattr(teacher, "open_model", lambda _: Angles())
     monkeypatch.setattr(teacher, "is_cross_encoder", lambda _: False)
+    monkeypatch.setattr(teacher, "is_bare", lambda _: False)
     passages = ["p 20", "p 110", "n 19", "n 21", "n 30", "n 45"]
     rows = teacher.with_margins(ROWS, passages, "any")
     assert rows[0]["negatives"][:2] == ["n 30", "n 45"], "19 and 21 degrees are too near"

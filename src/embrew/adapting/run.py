@@ -32,7 +32,7 @@ from embrew.adapting.outcome import (
 from embrew.adapting.plan_training import earlier_plan, plan_training
 from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, prepare_data
-from embrew.adapting.preparation.sources import DataSource, data_source
+from embrew.adapting.preparation.sources import DataSource, check_apart, data_source
 from embrew.adapting.questions.job import SETTINGS as JOB_SETTINGS
 from embrew.adapting.questions.job import QuestionMaker
 from embrew.adapting.recipes import check_one_process
@@ -209,6 +209,8 @@ def adapt(
         writer=writer,
     )
     document_source = None if documents is None else data_source(documents, "documents")
+    if documents is not None:
+        check_apart(documents, output)
     pair_source = None if pairs is None else data_source(pairs, "pairs", columns=columns)
     if writer is not None and documents is None:
         raise ValueError(f"writer={writer!r} without documents; give the documents that it writes questions of")
@@ -320,7 +322,7 @@ def _check_output(folder: Path) -> None:
     recover(folder / DATA)  # if an earlier call was killed while it wrote the folder
     is_ours = any((folder / DATA / name).is_file() for name in (formats.ADAPTED.file, NAME))
     is_ours = is_ours or any((folder / QUESTIONS).glob(f"*/{JOB_SETTINGS}"))  # stopped while it wrote questions
-    if folder.exists() and any(folder.iterdir()) and not is_ours:
+    if not is_ours and any(not path.is_dir() for path in folder.rglob("*")):
         raise FileExistsError(f"{folder} holds other files; choose another output folder")
 
 

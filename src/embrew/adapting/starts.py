@@ -108,7 +108,7 @@ def find_start(model: str, *, trains: bool) -> Start:
     return Start(
         name=start_name(model),
         model=opened,
-        fingerprint=_fingerprint(opened),
+        fingerprint=fingerprint(opened),
         is_bare=is_bare(opened),
         trains=trains,
     )
@@ -132,7 +132,7 @@ def _best_of(folder: Path) -> str:
     return str(path_inside(folder, encoder, source=folder / REPORT, key="encoder").absolute())
 
 
-def _fingerprint(model: str) -> str:
+def fingerprint(model: str) -> str:
     """Return what changes when the files of a model do: names, sizes, and samples of what is in them."""
     folder = local_model(model)
     if folder is None or not folder.exists():

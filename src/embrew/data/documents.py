@@ -74,6 +74,7 @@ class _Page(HTMLParser):
 SENTENCE_END = re.compile(
     r"(?<![Ee]\.g)(?<!i\.e)(?<!etc)(?<!vs)(?<!cf)(?<!resp)(?<!al)(?<!approx)(?<!Eq)[.!?](?=\s+[\"'(A-Z0-9])"
     r"|(?<=\w\s)[.!?](?=\s+\w)"
+    r"|[。！？](?=[\w「『“])"
 )
 _TITLE = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Prof|Gen|Col|Sen|Rep|Gov|Jr|Sr|No|vol|ed|pp)\s?\.$")
 
@@ -86,6 +87,8 @@ def split_sentences(text: str) -> list[str]:
         ['Dr. Ada Lovelace wrote it.', 'Who read it?', 'J. Smith did, i.e. someone.']
         >>> split_sentences("the wing was tested . lift increased .")
         ['the wing was tested .', 'lift increased .']
+        >>> split_sentences("他写的。谁读过？")
+        ['他写的。', '谁读过？']
     """
     return [text[start:end] for start, end in sentence_spans(text)]
 

@@ -10,13 +10,13 @@ from functools import lru_cache
 
 from embrew.data.documents import split_sentences
 from embrew.data.fingerprints import normalised
+from embrew.ranking import UNSPACED
 
 LOOKUP_WORDS = 4  # words by which a contained text is looked up; fewer match by chance
 # Words from which an answer identifies its pair. In SQuAD, 74 % of the answers of 1 word, 22 % of 3, 6 % of 5 and 2 %
 # of 8 or more words are the answer of another question too (benchmarks/shared_answers.py).
 IDENTIFYING_WORDS = 8
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _WORD_OR_MARK = re.compile(rf"{_WORD.pattern}|[?؟]")  # NFKC makes ？ a question mark
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _ITEM = re.compile(r"\n|(?:^|\s)\(?[A-Za-z0-9]{1,2}[.):](?=\s)|(?:^|\s)[-*•#>|]+(?=\s)")

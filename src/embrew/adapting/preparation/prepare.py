@@ -22,14 +22,14 @@ from embrew.adapting.preparation.sources import (
     split_into_passages,
 )
 from embrew.adapting.preparation.split import (
+    FirstSentences,
     Split,
     answer_classes,
-    first_sentences,
-    last_passages,
+    divide_made,
     split_documents,
     split_pairs,
+    without_common_questions,
     without_duplicates,
-    without_repeated_questions,
 )
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
@@ -111,12 +111,15 @@ class QuestionMaker(Protocol):
     """What makes pairs of passages where there are no pairs, or few.
 
     Attributes:
-        public: what a manifest holds of it.
+        public: what a manifest holds of it; None: it is `FirstSentences`.
     """
 
     @property
-    def public(self) -> Mapping[str, Any]:
+    def public(self) -> Mapping[str, Any] | None:
         """What a manifest holds of it."""
+
+    def can_ask(self, passage: Document) -> bool:
+        """Return whether a passage can have a question."""
 
     def __call__(self, passages: Sequence[Document], *, held_out: bool) -> list[QA]:
         """Return pairs of passages, for training or to hold out; their sources are the ids of the passages."""
@@ -207,18 +210,16 @@ def prepare_data(
             different questions or answers for dev or test; training files that hold a held-out question or answer (see
             `leaks`).
     """
-    settings = {
-        **_settings(documents, pairs, defaults, seed),
-        "questions": None if questions is None else dict(questions.public),
-    }
+    maker = questions or FirstSentences()
+    settings = {**_settings(documents, pairs, defaults, seed), "questions": maker.public}
     if (earlier := _open_prepared(folder, settings)) is not None:
         return earlier
     inputs = _read(documents, pairs, max_chars=defaults.max_chars)
-    split, by_part, train_passages = _split(inputs, defaults, seed, questions)
-    _check_held_out(by_part, inputs.summary)
+    split, by_part, train_passages = _split(inputs, defaults, seed, maker)
+    _check_held_out(by_part, inputs, maker)
     held_pairs = [*by_part["dev"], *by_part["test"]]
     clean = without_held_out(train_passages, by_part["train"], held_pairs)
-    rows = _rows(clean, held_pairs, seed, questions)
+    rows = _rows(clean, held_pairs, seed, maker)
     if len(rows) < 2:
         raise ValueError(
             f"{inputs.summary}: {len(rows)} pairs are left to train on, and contrastive learning needs two or more; "
@@ -345,66 +346,73 @@ def check_same_settings(settings: Mapping[str, Any], earlier: Mapping[str, Any],
         )
 
 
-def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int, questions: QuestionMaker | None) -> list[TrainingPair]:
+def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int, maker: QuestionMaker) -> list[TrainingPair]:
     """Return the rows to train on; pairs of passages are added where there are few."""
     rows = [_row(pair, from_passage=False) for pair in clean.pairs]
     if len(rows) < SELF_SUPERVISED_BELOW:
-        from_passages = (questions or first_sentences)(clean.passages, held_out=False)
+        from_passages = maker(clean.passages, held_out=False)
         from_passages = without_held_out((), from_passages, held_pairs).pairs
         rows += [_row(pair, from_passage=True) for pair in sample_in_order(from_passages, MAX_MADE_PAIRS, seed=seed)]
-    elif questions is not None:
+    elif maker.public is not None:
         logger.info("no questions are written: there are %d pairs to train on", len(rows))
     return rows
 
 
 def _split(
-    inputs: _Inputs, defaults: Defaults, seed: int, maker: QuestionMaker | None
+    inputs: _Inputs, defaults: Defaults, seed: int, maker: QuestionMaker
 ) -> tuple[Split, dict[str, list[QA]], list[Document]]:
-    """Hold out pairs; without pairs, those made of held-out passages: the first half of them is dev.
+    """Hold out pairs; without pairs, those made of held-out passages: half of them are dev.
 
     Returns:
         The split, the pairs of each part, and the passages to train on.
     """
-    documents, by_document = inputs.documents, inputs.passages
     if inputs.pairs:
-        split = split_pairs(inputs.pairs, documents, defaults.held_out, seed=seed)
+        split = split_pairs(inputs.pairs, inputs.documents, defaults.held_out, seed=seed)
         parts = list(zip(inputs.pairs, split.parts, strict=True))
-        by_part = {name: [pair for pair, part in parts if part == name] for name in _PARTS}
+        held = [p for document in split.held_out for p in inputs.passages[document]]
     else:
-        split = split_documents(documents, by_document, share=defaults.held_out.test, seed=seed)
-        by_part = {name: [] for name in _PARTS}
-    held = split.held_out
-    to_train = [p for document, passages in by_document.items() if document not in held for p in passages]
+        split, held = split_documents(inputs.passages, maker.can_ask, share=defaults.held_out.test, seed=seed)
+    held_ids = {passage.id for passage in held}
+    to_train = [p for passages in inputs.passages.values() for p in passages if p.id not in held_ids]
     if not inputs.pairs:
-        last = last_passages(documents, by_document, share=defaults.held_out.test) if not held else []
-        held_passages = {p.id for p in last}
-        to_train = [p for p in to_train if p.id not in held_passages]
-        for_questions = [
-            p
-            for document, passages in by_document.items()
-            for p in passages
-            if p.id in held_passages or document in held
-        ]
-        questions = without_repeated_questions((maker or first_sentences)(for_questions, held_out=True), to_train)
-        for part, half in (("dev", questions[: len(questions) // 2]), ("test", questions[len(questions) // 2 :])):
-            by_part[part] = sample_in_order(half, MAX_MADE_QUESTIONS, seed=seed)
+        made = without_duplicates(without_common_questions(maker(held, held_out=True), to_train))
+        parts = list(zip(made, divide_made(made, by_document=split.by_document, seed=seed), strict=True))
+    by_part = {name: [pair for pair, part in parts if part == name] for name in _PARTS}
+    if not inputs.pairs:
+        by_part = {name: sample_in_order(several, MAX_MADE_QUESTIONS, seed=seed) for name, several in by_part.items()}
     return split, by_part, to_train
 
 
 _PARTS = ("train", "dev", "test")
 
 
-def _check_held_out(by_part: Mapping[str, Sequence[QA]], summary: str) -> None:
+def _check_held_out(by_part: Mapping[str, Sequence[QA]], inputs: _Inputs, maker: QuestionMaker) -> None:
     """Raise if questions of dev or test cannot be compared with answers of others."""
     for part in ("dev", "test"):
         questions = {text_key(pair.question) for pair in by_part[part]}
         answers = {text_key(pair.answer) for pair in by_part[part]}
-        if min(len(questions), len(answers)) < 2:
-            raise ValueError(
-                f"{summary}: the {part} set would have {len(questions)} different questions and {len(answers)} "
-                "different answers, and needs two or more of each (pairs with the same question or document stay "
-                "together); give more pairs with different answers, or longer documents"
+        if min(len(questions), len(answers)) >= 2:
+            continue
+        able = sum(maker.can_ask(passage) for passages in inputs.passages.values() for passage in passages)
+        if inputs.pairs:
+            advice = (
+                "pairs with the same question or document stay together; give more pairs with different answers, or "
+                "longer documents"
             )
+        elif maker.public is None:
+            advice = (
+                f"{able} passages begin with a sentence that others follow, as spaces and full stops tell, and a fifth "
+                "of them is held out; give more documents, a model that writes questions (--writer), or pairs"
+            )
+        else:
+            advice = (
+                f"{able} passages are long enough to be asked about, and a fifth of them is held out; give more "
+                "documents or pairs, or, if most questions were rejected, a larger writer"
+            )
+        raise ValueError(
+            f"{inputs.summary}: the {part} set would have {len(questions)} different questions and {len(answers)} "
+            f"different answers, and needs two or more of each: {advice}"
+        )
 
 
 def _classes(pairs: Sequence[QA], by_part: Mapping[str, Sequence[QA]]) -> dict[str, dict[str, int]]:

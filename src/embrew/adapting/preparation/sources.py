@@ -50,6 +50,7 @@ def document_files(folder: str | Path) -> list[Path]:
 
     Raises:
         FileNotFoundError: there is no such folder, or no readable file in it.
+        ValueError: a name that is not UTF-8.
     """
     path = Path(expand(folder))
     if not path.exists():
@@ -60,6 +61,9 @@ def document_files(folder: str | Path) -> list[Path]:
     if is_beir(path):  # its queries are no documents
         inside = [file for file in [find_file(path, "corpus")] if file]
     seen = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts)]
+    for file in seen:
+        if any("\udc80" <= letter <= "\udcff" for letter in str(file)):  # bytes that Python could not decode
+            raise ValueError(f"{os.fsencode(file)!r}: its name is not valid UTF-8; rename it, or move it away")
     files = [
         candidate for candidate in seen if candidate.name.lower().endswith(KINDS if path.is_dir() else (*KINDS, *ROWS))
     ]
@@ -271,6 +275,13 @@ def data_source(
     if not path.exists() and not HUB_ID.fullmatch(config.paths[0]):
         raise FileNotFoundError(f"{role}: no file or folder {path}")
     return DataSource(config, dict(columns or {}))
+
+
+def check_apart(documents: str | Path | Mapping[str, Any], output: str | Path) -> None:
+    """Raise if an output would be written into the folder of the documents, where the next call would read it."""
+    folder = data_source(documents, "documents").path
+    if folder is not None and folder.is_dir() and Path(output).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{output} is within the documents {folder}; choose an output outside of that folder")
 
 
 def read_pairs(source: DataSource) -> list[QA]:

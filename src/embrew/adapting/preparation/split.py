@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from embrew.adapting.defaults import HeldOut
-from embrew.adapting.preparation.matching import IDENTIFYING_WORDS, QuestionFinder, TextFinder, identifies, text_key
+from embrew.adapting.preparation.matching import (
+    IDENTIFYING_WORDS,
+    QuestionFinder,
+    TextFinder,
+    identifies,
+    text_key,
+    words,
+)
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 from embrew.data.documents import split_sentences
@@ -60,7 +67,7 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], held_out: He
     if len(pairs) < held_out.few:
         held: frozenset[str] = frozenset().union(*from_document)
         apart_by_document = len(held) < len(documents)  # else no document would be left to train on
-        return Split(_halves(pairs), held if apart_by_document else frozenset(), apart_by_document, linked)
+        return Split(_halves(connected(pairs)), held if apart_by_document else frozenset(), apart_by_document, linked)
     groups, by_document = connected(pairs, from_document), True
     if max(map(len, groups)) > len(pairs) / 2:
         apart = connected(pairs)
@@ -92,14 +99,14 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], held_out: He
     return Split(tuple(parts), frozenset().union(*named), by_document, linked)
 
 
-def _halves(pairs: Sequence[QA]) -> tuple[str, ...]:
-    """Return the parts of few pairs: half of their groups with one question or answer are dev, the others the test."""
-    parts = ["test"] * len(pairs)
-    groups = connected(pairs)
-    for group in groups[: len(groups) // 2]:
-        for i in group:
-            parts[i] = "dev"
-    return tuple(parts)
+def _halves(groups: Sequence[list[int]]) -> tuple[str, ...]:
+    """Return the parts of pairs in groups: the first groups, about half of the pairs, are dev, the others the test."""
+    part_of: dict[int, str] = {}
+    total = sum(map(len, groups))
+    for group in groups:
+        part = "dev" if len(part_of) + len(group) / 2 < total / 2 else "test"
+        part_of |= dict.fromkeys(group, part)
+    return tuple(part_of[i] for i in range(total))
 
 
 def answer_classes(pairs: Sequence[QA]) -> Counter[str]:
@@ -193,32 +200,61 @@ def without_duplicates(pairs: Sequence[QA]) -> list[QA]:
 
 
 def split_documents(
-    documents: Sequence[Document], parts: Mapping[str, Sequence[Document]], *, share: float, seed: int
-) -> Split:
-    """Hold out whole documents with about a share of all passages; none if none is so small (see `last_passages`)."""
-    sizes = {document.id: len(parts[document.id]) for document in documents if parts[document.id]}
-    wanted = share * sum(sizes.values())
-    held, count = set(), 0
-    for name in random.Random(seed).sample(list(sizes), len(sizes)):
+    parts: Mapping[str, Sequence[Document]], able: Callable[[Document], bool], *, share: float, seed: int
+) -> tuple[Split, list[Document]]:
+    """Hold out a share of the passages that can have questions: whole documents, and the end of each long one.
+
+    A document is long if it has more than `LARGEST` times that share.
+
+    Args:
+        parts: the passages of each document, by its id.
+        able: whether a passage can have questions.
+        share: share of the passages.
+        seed: random seed.
+
+    Returns:
+        The held-out documents, and the passages that are held out, those of long documents too.
+    """
+    positions = {name: [i for i, p in enumerate(passages) if able(p)] for name, passages in parts.items()}
+    sizes = {name: len(able_ones) for name, able_ones in positions.items() if able_ones}
+    largest = max(1, LARGEST * share * sum(sizes.values()))
+    short = [name for name, size in sizes.items() if size <= largest]
+    wanted, count, held = share * sum(sizes[name] for name in short), 0, set()
+    for name in random.Random(seed).sample(short, len(short)):
         if count < wanted and count + sizes[name] <= max(1, LARGEST * wanted):
             held.add(name)
             count += sizes[name]
-    if count < wanted / 2:
-        return Split((), frozenset(), False, 0)
-    return Split((), frozenset(held), True, 0)
+    ends = {name: round(share * size) for name, size in sizes.items() if size > largest}
+    first = {name: positions[name][-number] for name, number in ends.items() if number} | dict.fromkeys(held, 0)
+    passages = [passage for name, several in parts.items() if name in first for passage in several[first[name] :]]
+    return Split((), frozenset(held), not ends, 0), passages
 
 
-def last_passages(
-    documents: Sequence[Document], parts: Mapping[str, Sequence[Document]], *, share: float
-) -> list[Document]:
-    """Return the last passages of each document, a share of all, which are held out where no whole document can be."""
-    several = [parts[document.id] for document in documents]
-    return [passage for passages in several for passage in passages[len(passages) - round(share * len(passages)) :]]
+def divide_made(pairs: Sequence[QA], *, by_document: bool, seed: int) -> tuple[str, ...]:
+    """Return the parts of pairs made of held-out passages, in random order: half of them dev, the others the test.
+
+    Pairs with the same question or answer stay together, and so do those of a document, unless one has most of them.
+    """
+    groups = connected(pairs, [{(pair.source or "").rpartition("/")[0]} for pair in pairs]) if by_document else []
+    if not groups or max(map(len, groups)) > len(pairs) / 2:
+        groups = connected(pairs)
+    random.Random(seed).shuffle(groups)
+    return _halves(groups)
 
 
-def first_sentences(passages: Iterable[Document], *, held_out: bool = False) -> list[QA]:
-    """Return `cloze_pair` of each passage that is long enough: what replaces questions where no model writes them."""
-    return [pair for pair in map(cloze_pair, passages) if pair]
+class FirstSentences:
+    """`cloze_pair` of passages: what replaces questions where no model writes them."""
+
+    public = None
+
+    @staticmethod
+    def can_ask(passage: Document) -> bool:
+        """Return whether a passage has a first sentence and others, long enough."""
+        return cloze_pair(passage) is not None
+
+    def __call__(self, passages: Iterable[Document], *, held_out: bool = False) -> list[QA]:
+        """Return the pairs of all passages that have one."""
+        return [pair for pair in map(cloze_pair, passages) if pair]
 
 
 def cloze_pair(passage: Document) -> QA | None:
@@ -228,14 +264,14 @@ def cloze_pair(passage: Document) -> QA | None:
     """
     sentences = split_sentences(passage.text)
     rest = " ".join(sentences[1:])
-    if len(sentences) < 2 or len(sentences[0].split()) < 4 or len(rest.split()) < 8:
+    if len(sentences) < 2 or len(words(sentences[0])) < 4 or len(words(rest)) < 8:
         return None
     return QA(sentences[0], rest, source=passage.id)
 
 
-def without_repeated_questions(pairs: Iterable[QA], passages: Sequence[Document]) -> list[QA]:
-    """Return the pairs whose question is in none of the passages; a common first sentence is not a useful question."""
+def without_common_questions(pairs: Iterable[QA], passages: Sequence[Document]) -> list[QA]:
+    """Return the pairs whose question is in at most `MAX_DOCUMENTS` of the passages; a phrase is no useful question."""
     candidates = list(pairs)
     find = TextFinder((pair.question for pair in candidates), least=1)
-    repeated = {name for passage in passages for name in find(passage.content)}
-    return [pair for pair in candidates if text_key(pair.question) not in repeated]
+    counts = Counter(name for passage in passages for name in find(passage.content))
+    return [pair for pair in candidates if counts[text_key(pair.question)] <= MAX_DOCUMENTS]

@@ -6,20 +6,29 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from embrew.adapting.preparation.prepare import MAX_MADE_QUESTIONS, check_same_settings
-from embrew.adapting.preparation.sources import data_source, documents_of_source, split_into_passages
+from embrew.adapting.preparation.prepare import MAX_MADE_QUESTIONS
+from embrew.adapting.preparation.sources import check_apart, data_source, documents_of_source, split_into_passages
 from embrew.adapting.questions.rules import Question, Searcher, VectorSearch, check_questions, rejections
 from embrew.adapting.questions.teacher import check_teacher, with_margins
-from embrew.adapting.questions.writers import MAX_NEW_TOKENS, SAMPLING, Writer, Written, open_writer, public_writer
+from embrew.adapting.questions.writers import (
+    MAX_NEW_TOKENS,
+    SAMPLING,
+    Writer,
+    Written,
+    open_writer,
+    public_writer,
+    writer_fingerprint,
+)
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 from embrew.files.checksums import digest_of, sealed
 from embrew.files.reading import BrokenFile, content_of, read_json
 from embrew.files.writing import check_absent, claimed, write_json, write_jsonl
-from embrew.opening import is_bare, no_pooling, open_model
+from embrew.opening import is_bare, open_model
 from embrew.progress import progress
 from embrew.ranking import BM25, sample_in_order
 from embrew.text_encoder import TextEncoder
@@ -28,6 +37,7 @@ logger = logging.getLogger(__name__)
 BLOCK = 16  # passages that are written at once; a killed job loses at most these
 LEAST_CHARACTERS = 40  # of a passage that questions are written for
 SHOWN = 20  # questions of each kind in a report
+BM25_CHECK = "bm25"
 SETTINGS, REPAIR = "settings.json", "remove the file; the same command writes it again"
 
 
@@ -86,18 +96,24 @@ def write_questions(
         overwrite: replace `output`.
 
     Raises:
-        FileExistsError: `output` exists; or questions were written of other documents or with other settings.
-        FileNotFoundError, ValueError: no such documents or model; a model that cannot write or search.
+        FileExistsError: `output` exists; or questions were written of other documents, by another writer or with other
+            settings.
+        FileNotFoundError, ValueError: no such documents or model; a model that cannot write or search; an output
+            within the documents.
     """
     if per_passage < 1:
         raise ValueError(f"per_passage={per_passage}; give 1 or more")
     target = Path(output)
+    if target.is_dir():
+        raise FileExistsError(f"{target} is a folder; give a file, such as {target / 'questions.jsonl'}")
     if not (overwrite or dry_run):
         check_absent(target)
-    if check != "bm25" and is_bare(check):
-        raise no_pooling(check)
+    check_apart(documents, target)
+    miner = None if check.lower() == BM25_CHECK else check
+    if miner is not None and is_bare(miner):
+        raise ValueError(f"check={check!r} is a language model without embedding settings; give an embedding model")
     if teacher is not None:
-        check_teacher(teacher, miner=None if check == "bm25" else check)
+        check_teacher(teacher, miner=miner)
     passages = passages_of(documents, max_chars=max_chars)
     for_questions = sample_in_order([p for p in passages if can_have_questions(p)], max_passages, seed=seed)
     if not for_questions:
@@ -105,18 +121,19 @@ def write_questions(
     # those with questions first, so that a question's passage has its number
     chosen = {passage.id for passage in for_questions}
     searched = [*for_questions, *(passage for passage in passages if passage.id not in chosen)]
-    job = Job(base=target.with_suffix(""), writer=writer, per_passage=per_passage, seed=seed)
+    job = Job(base=_without_suffix(target), writer=writer, per_passage=per_passage, seed=seed)
     written, minutes = job.write(for_questions, only_first=dry_run)
     texts = [passage.content for passage in searched]
     questions = check_questions(texts, written, search_by(check, texts))
     accepted = [question for question in questions if question.reason is None]
     rows = [_pair(question, searched[question.passage]) for question in accepted]
     if not accepted:
-        logger.warning("no question is kept; give a larger writer, or see why: %s", rejections(questions))
+        reasons = ", ".join(f"{count} {reason}" for reason, count in rejections(questions).items())
+        logger.warning("no question is kept (%s); give a larger writer", reasons or "none was written")
     if not dry_run:
         job.write_checked(questions, searched)
         if teacher is not None:
-            rows = with_margins(rows, texts, teacher, miner=None if check == "bm25" else check)
+            rows = with_margins(rows, texts, teacher, miner=miner)
         write_jsonl(target, rows, overwrite=overwrite)
     checked_rows = [_checked_row(question, searched[question.passage]) for question in questions]
     examples = {
@@ -149,7 +166,7 @@ def can_have_questions(passage: Document) -> bool:
 
 def search_by(check: str, passages: Sequence[str]) -> Callable[[], Searcher]:
     """Return what opens the search over passages: `bm25`, or by the vectors of a model."""
-    if check == "bm25":
+    if check.lower() == BM25_CHECK:
         return lambda: BM25(passages)
     return lambda: VectorSearch(cast("TextEncoder", open_model(check)), passages)
 
@@ -187,7 +204,8 @@ class Job:
     ) -> tuple[list[list[Written]], float | None]:
         """Return the questions of each passage, and the minutes that all of them are estimated to take.
 
-        Blocks of an earlier call are read. Without anything to write, the writer is not opened, and no time is known.
+        Blocks of an earlier call are read; one block alone, as of a dry run, is replaced if its settings were others.
+        Without anything to write, the writer is not opened, and no time is known.
 
         Args:
             passages: the passages.
@@ -199,32 +217,52 @@ class Job:
         """
         texts = [passage.content for passage in passages]
         settings = {
-            "writer": public_writer(self.writer), "per_passage": self.per_passage, "seed": self.seed,
+            "writer": writer_fingerprint(self.writer), "per_passage": self.per_passage, "seed": self.seed,
             "passages": digest_of(texts), "sampling": {**SAMPLING, "max_new_tokens": MAX_NEW_TOKENS}, "block": BLOCK,
         }  # fmt: skip
         blocks = {self.folder / f"{i // BLOCK:06d}.json": texts[i : i + BLOCK] for i in range(0, len(texts), BLOCK)}
         with claimed(self.folder, "writing questions into"):
-            earlier = None
-            if (self.folder / SETTINGS).is_file():
-                earlier = read_json(
-                    self.folder / SETTINGS, keys=(*settings, "identity", "tokens"), repair=REPAIR, sealed=True
-                )
-                check_same_settings(settings, earlier, self.folder)
-                self.tokens = earlier["tokens"]
-            missing = [file for file in blocks if not file.is_file()]
+            earlier = self._earlier(settings)
+            to_write = [file for file in list(blocks)[: 1 if only_first else None] if not file.is_file()]
             minutes = None
-            if missing and not (only_first and len(missing) < len(blocks)):
+            if to_write:
                 opened = open_writer(self.writer)
-                if earlier is not None:
-                    check_same_settings({"identity": opened.identity}, earlier, self.folder)
-                else:
+                if earlier is None:
                     self.tokens = sum(map(opened.tokens, texts))
-                    values = {**settings, "identity": opened.identity, "tokens": self.tokens}
+                    values = {**settings, "name": public_writer(self.writer), "tokens": self.tokens}
                     write_json(self.folder / SETTINGS, sealed(values))
-                to_write = missing[:1] if only_first else missing
                 minutes = self._write_blocks(opened, blocks, to_write, total=len(texts))
-            read = [file for file in blocks if file.is_file()]
-            return [questions for file in read for questions in _read_block(file, len(blocks[file]))], minutes
+            read = takewhile(Path.is_file, blocks)
+            return [questions for file in read for questions in _read_block(file, blocks[file])], minutes
+
+    def _earlier(self, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the settings of an earlier call; None: it wrote nothing.
+
+        One block that was written with other settings is removed.
+
+        Raises:
+            BrokenFile: blocks without settings.
+            FileExistsError: several blocks with other settings.
+        """
+        written = sorted(self.folder.glob("[0-9]*.json"))
+        file = self.folder / SETTINGS
+        if not file.is_file():
+            if written:
+                raise BrokenFile(f"{self.folder} has questions and no {SETTINGS}; remove the folder")
+            return None
+        earlier = read_json(file, keys=(*settings, "tokens"), repair=f"remove {self.folder}", sealed=True)
+        differing = [key for key in settings if earlier[key] != settings[key]]
+        if len(written) > 1 and differing:
+            raise FileExistsError(
+                f"{self.folder} holds questions that were written with other settings ({', '.join(differing)}); choose "
+                "another output, remove that folder, or give the same command"
+            )
+        if differing:
+            for old in (*written, file):
+                old.unlink()
+            return None
+        self.tokens = earlier["tokens"]
+        return earlier
 
     def _write_blocks(
         self, writer: Writer, blocks: Mapping[Path, Sequence[str]], missing: Sequence[Path], *, total: int
@@ -246,7 +284,7 @@ class Job:
                 began = time.perf_counter()
                 written = writer.write(blocks[file], self.per_passage, seed=self.seed)
                 values = [[question._asdict() for question in of_passage] for of_passage in written]
-                write_json(file, sealed({"questions": values}))
+                write_json(file, sealed({"passages": digest_of(blocks[file]), "questions": values}))
                 bar.update(len(written))
                 if minutes is None:
                     size = sum(map(writer.tokens, blocks[file])) + len(written) * self.per_passage * MAX_NEW_TOKENS / 2
@@ -286,6 +324,11 @@ class QuestionMaker:
         """What a manifest holds of it."""
         return {"writer": public_writer(self.writer), "per_passage": self.per_passage, "most": self.most}
 
+    @staticmethod
+    def can_ask(passage: Document) -> bool:
+        """Return whether a passage is long enough."""
+        return can_have_questions(passage)
+
     def __call__(self, passages: Sequence[Document], *, held_out: bool) -> list[QA]:
         """Return kept questions with their passages as answers.
 
@@ -301,20 +344,24 @@ class QuestionMaker:
         ids = {passage.id for passage in chosen}
         searched = [*chosen, *(passage for passage in passages if passage.id not in ids)]
         texts = [passage.content for passage in searched]
-        questions = check_questions(texts, written, None if held_out else search_by("bm25", texts))
+        questions = check_questions(texts, written, None if held_out else search_by(BM25_CHECK, texts))
         job.write_checked(questions, searched)
         accepted = [question for question in questions if question.reason is None]
         return [QA(q.text, texts[q.passage], source=searched[q.passage].id) for q in accepted]
 
 
-def _read_block(file: Path, count: int) -> list[list[Written]]:
+def _read_block(file: Path, passages: Sequence[str]) -> list[list[Written]]:
     """Return the questions of a block's passages."""
-    values = read_json(file, keys=("questions",), repair=REPAIR, sealed=True)["questions"]
+    values = read_json(file, keys=("passages", "questions"), repair=REPAIR, sealed=True)
+    if values["passages"] != digest_of(passages):
+        raise BrokenFile(f"{file} holds questions of other passages; {REPAIR}")
     with content_of(file, repair=REPAIR):
-        rows = [[Written(**question) for question in of_passage] for of_passage in values]
-    if len(rows) != count:
-        raise BrokenFile(f"{file} holds questions of {len(rows)} passages, not of {count}; {REPAIR}")
-    return rows
+        return [[Written(**question) for question in of_passage] for of_passage in values["questions"]]
+
+
+def _without_suffix(file: Path) -> Path:
+    """Return the path that names of other files begin with: without `.jsonl`, or `.jsonl.gz`."""
+    return file.with_name(file.name.removesuffix(".gz").removesuffix(".jsonl"))
 
 
 def _pair(question: Question, passage: Document) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A question is rejected for the first of these reasons.
 |---|---|
 | `empty` | it has no letter and no digit |
 | `cut` | the writer reached its limit of tokens within it |
-| `copy` | five or more words, and more than `COPIED` of all its words, stand in its passage in one row |
+| `copy` | `COPY_WORDS` or more, and more than `COPIED` of all its words, stand in its passage in one row |
 | `language` | its letters are mostly of another script, or more of its words are stop words of another language |
 | `duplicate` | an earlier question that passes the rules above has the same words |
 | `not found` | its passage is not among the first ten of the search; of fewer than 100 passages, the first tenth |
@@ -34,6 +34,8 @@ from embrew.text_encoder import TextEncoder, encode_options, unit_vectors
 DEPTH, DEPTH_SHARE = 10, 10  # ranks in which a question has to find its passage: this many, or one in ten of few
 COPIED = 0.6  # share of a question's words that its passage may have in one row
 COPY_WORDS = 5  # shorter rows are no copy
+LETTERS_OF_WORD = 2  # in scripts without spaces, where each letter counts as a word
+UNSPACED_SCRIPTS = ("CJK", "THAI", "LAO", "MYANMAR", "KHMER")
 QUERIES = 256  # searched at once
 REASONS = ("empty", "cut", "copy", "language", "duplicate", "not found")
 STOP_WORDS = {
@@ -159,7 +161,8 @@ def is_copy(question: str, passage: str) -> bool:
     """
     question_words, passage_words = words(question), words(passage)
     row = longest_row(question_words, passage_words)
-    return row >= COPY_WORDS and row > COPIED * len(question_words)
+    least = COPY_WORDS * (LETTERS_OF_WORD if script(question) in UNSPACED_SCRIPTS else 1)
+    return row >= least and row > COPIED * len(question_words)
 
 
 def longest_row(first: Sequence[str], second: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from datasets import Dataset
 
 from embrew.mining import NoNegatives, mine
-from embrew.opening import is_recipe, open_model
+from embrew.opening import is_bare, is_recipe, open_model
 from embrew.progress import is_chosen
 from embrew.storage.base_model import open_config
 from embrew.storage.loading import SETTINGS, final_stage
@@ -74,8 +74,13 @@ def with_margins(
 
 
 def check_teacher(teacher: str, *, miner: str | None) -> bool:
-    """Return whether a teacher is a cross-encoder; raise if nothing would mine negatives for it."""
+    """Return whether a teacher is a cross-encoder; raise if it cannot score, or nothing would mine negatives for it."""
     crossed = is_cross_encoder(teacher)
+    if not crossed and is_bare(teacher):
+        raise ValueError(
+            f"teacher={teacher!r} is a language model without embedding settings; give an embedding model or a "
+            "cross-encoder"
+        )
     if crossed and miner is None:
         raise ValueError(
             f"{teacher} is a cross-encoder, which mines no negatives; give an embedding model as check, too"

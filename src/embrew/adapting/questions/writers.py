@@ -17,10 +17,12 @@ from urllib.parse import urlsplit
 
 import torch
 
+from embrew.adapting.starts import fingerprint
 from embrew.encoder import Encoder
 from embrew.files.names import public_path
 from embrew.generation import check_can_generate
 from embrew.http_client import KEY, Client
+from embrew.opening import is_bare
 from embrew.settings.yaml_files import parse_yaml
 from embrew.storage.loading import SETTINGS, final_stage
 
@@ -55,6 +57,8 @@ EXAMPLES = (
     ),
 )
 _MARK = re.compile(r"^\s*(?:(?:[-*•]|\(?\d{1,2}[.):])\s+|\**(?:question|query|q)\s*\d*\s*\**:\**\s*)+", re.IGNORECASE)
+_NO_QUESTION = re.compile(r"^(?:```|#+\s)|[:：]\**$")
+THOUGHTS = ("<think>", "</think>")
 _ENDS = (*"?!.…？！。؟", *(mark + quote for mark in "?!." for quote in "\"'”’)"))
 _QUOTES = (('"', '"'), ("“", "”"), ("**", "**"), ("*", "*"))
 
@@ -71,11 +75,9 @@ class Writer(Protocol):
 
     Attributes:
         name: public name.
-        identity: hash of what decides its questions; of a server, its name.
     """
 
     name: str
-    identity: str
 
     @property
     def limit(self) -> int | None:
@@ -92,11 +94,26 @@ def public_writer(name: str) -> str:
     """Return the name of a writer as files hold it.
 
     Raises:
-        ValueError: an address with a user or a password.
+        ValueError: an address of no server, or with a user or a password.
     """
-    if "://" in name and "@" in urlsplit(name).netloc:
-        raise ValueError(f"the writer's address holds a user or a password; give its key in the variable {KEY}")
+    if "://" in name:
+        try:
+            parts = urlsplit(name)
+        except ValueError:
+            parts = urlsplit("")
+        if "@" in parts.netloc:
+            raise ValueError(f"the writer's address holds a user or a password; give its key in the variable {KEY}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("the writer's address is not that of a server; give http://HOST/v1#MODEL, or https://…")
     return public_path(name)
+
+
+def writer_fingerprint(name: str) -> str:
+    """Return what changes when a writer does: a hash of its files; of a server or a Hub id, the name."""
+    public = public_writer(name)
+    model = name if "://" in name else str(final_stage(Path(name)))
+    of_files = model if "://" in name else fingerprint(model)
+    return public if of_files == model else of_files
 
 
 def open_writer(name: str) -> Writer:
@@ -110,11 +127,16 @@ def open_writer(name: str) -> Writer:
         FileNotFoundError: no such model.
         ValueError: a model that cannot write, an encoder of another objective, or an address that cannot be used.
     """
-    if "://" in name:
+    if "://" in public_writer(name):
         return ServerWriter(name)
     folder = final_stage(Path(name))
     if os.path.lexists(folder / SETTINGS):
         return LocalWriter.trained(folder, name)
+    if not is_bare(name):
+        raise ValueError(
+            f"{name} is an embedding model, which writes no questions; give a causal language model, or a folder "
+            "trained by the recipe questions/smollm2"
+        )
     return LocalWriter.language_model(name)
 
 
@@ -138,7 +160,6 @@ class LocalWriter:
             )
         self.encoder, self.name, self.frame = encoder.eval(), public_path(name), frame
         self.limit: int | None = limit
-        self.identity = encoder.weights_hash()
 
     @classmethod
     def trained(cls, folder: Path, name: str) -> LocalWriter:
@@ -257,7 +278,7 @@ class ServerWriter:
         if self.client.key and parts.scheme != "https" and not is_local:
             raise ValueError(f"{self.client.address} would be sent the key of {KEY} unencrypted; give an https address")
         self.model = model or self._first_model()
-        self.name = self.identity = f"{self.client.address}#{self.model}"
+        self.name = f"{self.client.address}#{self.model}"
 
     def tokens(self, passage: str) -> int:
         """Return an estimate of the number of tokens."""
@@ -284,9 +305,15 @@ class ServerWriter:
         )
         try:
             choice = answer["choices"][0]
-            lines, reason = questions_in(choice["message"]["content"] or ""), choice.get("finish_reason")
+            text, reason = choice["message"]["content"] or "", choice.get("finish_reason")
+            lines = questions_in(text)
         except (LookupError, TypeError, AttributeError) as error:
             raise self._not_of_api(answer, "/chat/completions") from error
+        if not lines and THOUGHTS[0] in text:
+            raise ValueError(
+                f"{self.name} answers with thoughts alone in {count * MAX_NEW_TOKENS} tokens; give a model that does "
+                "not think first, or switch that off in the server"
+            )
         are_complete = [True] * len(lines)
         if lines and reason == "length":
             are_complete[-1] = ends_sentence(lines[-1])
@@ -306,9 +333,12 @@ class ServerWriter:
 def questions_in(text: str) -> list[str]:
     r"""Return the lines of a text that are not blank, without list marks, labels and quotes.
 
-    >>> questions_in('1. Who read it?\n\n- "When?"\nQuestion: Why?')
+    Left out are thoughts (`<think>`), headings, marks of code and lines that announce others with a colon.
+
+    >>> questions_in('<think>Hm.</think>Here they are:\n1. Who read it?\n\n- "When?"\nQuestion: Why?')
     ['Who read it?', 'When?', 'Why?']
     """
+    text = text.rpartition(THOUGHTS[1])[2].partition(THOUGHTS[0])[0].encode(errors="replace").decode()
     lines = [" ".join(_MARK.sub("", line).split()) for line in text.splitlines()]
     for before, after in _QUOTES:
         lines = [
@@ -317,7 +347,7 @@ def questions_in(text: str) -> list[str]:
             else line
             for line in lines
         ]
-    return [line for line in lines if line]
+    return [line for line in lines if line and not _NO_QUESTION.search(line)]
 
 
 def ends_sentence(text: str) -> bool:
