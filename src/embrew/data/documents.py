@@ -74,7 +74,7 @@ class _Page(HTMLParser):
 SENTENCE_END = re.compile(
     r"(?<![Ee]\.g)(?<!i\.e)(?<!etc)(?<!vs)(?<!cf)(?<!resp)(?<!al)(?<!approx)(?<!Eq)[.!?](?=\s+[\"'(A-Z0-9])"
     r"|(?<=\w\s)[.!?](?=\s+\w)"
-    r"|[。！？](?=[\w「『“])"
+    r"|[。！？](?=\s*[\w「『“])"
 )
 _TITLE = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Prof|Gen|Col|Sen|Rep|Gov|Jr|Sr|No|vol|ed|pp)\s?\.$")
 

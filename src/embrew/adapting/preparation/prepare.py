@@ -401,8 +401,8 @@ def _check_held_out(by_part: Mapping[str, Sequence[QA]], inputs: _Inputs, maker:
             )
         elif maker.public is None:
             advice = (
-                f"{able} passages begin with a sentence that others follow, as spaces and full stops tell, and a fifth "
-                "of them is held out; give more documents, a model that writes questions (--writer), or pairs"
+                f"{able} passages begin with a sentence that others follow, and a fifth of them is held out; give "
+                "documents with 20 or more such passages, a model that writes questions (--writer), or pairs"
             )
         else:
             advice = (
