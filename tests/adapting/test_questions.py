@@ -491,6 +491,9 @@ def test_adapt_resumes_where_it_was_stopped_while_questions_were_written(docs, m
     monkeypatch.setattr(job, "open_writer", Stopped)
     with pytest.raises(KeyboardInterrupt):
         adapt(model_folder("llama"), writer="another", **early)
+    (tmp_path / "texts").mkdir()
+    with pytest.raises(ValueError, match="texts/out is within the documents"):
+        adapt(model_folder("llama"), documents=tmp_path / "texts", output=tmp_path / "texts" / "out")
     with pytest.raises(ValueError, match="without documents; give the documents"):
         adapt(model_folder("llama"), pairs=docs, writer="any", output=tmp_path / "other")
 
