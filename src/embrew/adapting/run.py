@@ -377,7 +377,7 @@ def _log_counts(data: Prepared) -> None:
     if data.manifest["questions_made"]:
         written = data.manifest["made_of"].get("questions")
         by = "first sentences of passages replace questions"
-        advice = "; a model writes better ones with --writer (embrew train questions/smollm2 trains a small one)"
+        advice = "; for passages of one sentence, or with a large language model, let it write some (--writer)"
         logger.warning(
             "no pairs were given: %s; they compare models, but users ask other questions%s",
             f"the questions, also those of the test, are written by {written['writer']}" if written else by,
