@@ -25,7 +25,7 @@ from embrew.adapting.preparation.split import (
     FirstSentences,
     Split,
     answer_classes,
-    divide_made,
+    dev_and_test,
     split_documents,
     split_pairs,
     without_common_questions,
@@ -375,8 +375,9 @@ def _split(
     held_ids = {passage.id for passage in held}
     to_train = [p for passages in inputs.passages.values() for p in passages if p.id not in held_ids]
     if not inputs.pairs:
-        made = without_duplicates(without_common_questions(maker(held, held_out=True), to_train))
-        parts = list(zip(made, divide_made(made, by_document=split.by_document, seed=seed), strict=True))
+        from_passages = without_duplicates(without_common_questions(maker(held, held_out=True), to_train))
+        halves = dev_and_test(from_passages, by_document=split.by_document, seed=seed)
+        parts = list(zip(from_passages, halves, strict=True))
     by_part = {name: [pair for pair, part in parts if part == name] for name in _PARTS}
     if not inputs.pairs:
         by_part = {name: sample_in_order(several, MAX_MADE_QUESTIONS, seed=seed) for name, several in by_part.items()}

@@ -230,7 +230,7 @@ def split_documents(
     return Split((), frozenset(held), not ends, 0), passages
 
 
-def divide_made(pairs: Sequence[QA], *, by_document: bool, seed: int) -> tuple[str, ...]:
+def dev_and_test(pairs: Sequence[QA], *, by_document: bool, seed: int) -> tuple[str, ...]:
     """Return the parts of pairs made of held-out passages, in random order: half of them dev, the others the test.
 
     Pairs with the same question or answer stay together, and so do those of a document, unless one has most of them.
