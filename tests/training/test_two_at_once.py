@@ -51,7 +51,7 @@ def test_refused_in_one_line(values, tmp_path, monkeypatch):
         recipe.write_text(dump_yaml(values))
         with pytest.raises(FileExistsError, match="another process is sweeping in"):
             run_sweep(read_sweep(tmp_path / "sweep.yaml", recipe), out)
-        refused(["adapt", "nano", "--docs", tmp_path, "-o", out], f"working in {out}")
+        refused(["adapt", "nano", "--docs", recipe, "-o", out], f"working in {out}")
         assert list(out.iterdir()) == []
     assert not out.exists()
 
