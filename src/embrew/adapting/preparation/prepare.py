@@ -368,19 +368,19 @@ def _split(
     """
     if inputs.pairs:
         split = split_pairs(inputs.pairs, inputs.documents, defaults.held_out, seed=seed)
-        parts = list(zip(inputs.pairs, split.parts, strict=True))
         held = [p for document in split.held_out for p in inputs.passages[document]]
     else:
         split, held = split_documents(inputs.passages, maker.can_ask, share=defaults.held_out.test, seed=seed)
     held_ids = {passage.id for passage in held}
     to_train = [p for passages in inputs.passages.values() for p in passages if p.id not in held_ids]
-    if not inputs.pairs:
-        from_passages = without_duplicates(without_common_questions(maker(held, held_out=True), to_train))
-        halves = dev_and_test(from_passages, by_document=split.by_document, seed=seed)
-        parts = list(zip(from_passages, halves, strict=True))
-    by_part = {name: [pair for pair, part in parts if part == name] for name in _PARTS}
-    if not inputs.pairs:
-        by_part = {name: sample_in_order(several, MAX_MADE_QUESTIONS, seed=seed) for name, several in by_part.items()}
+    pairs, parts, most = inputs.pairs, split.parts, len(inputs.pairs)
+    if not pairs:
+        pairs = without_duplicates(without_common_questions(maker(held, held_out=True), to_train))
+        parts, most = dev_and_test(pairs, by_document=split.by_document, seed=seed), MAX_MADE_QUESTIONS
+    by_part = {
+        name: sample_in_order([pairs[i] for i, part in enumerate(parts) if part == name], most, seed=seed)
+        for name in _PARTS
+    }
     return split, by_part, to_train
 
 
