@@ -12,7 +12,7 @@ import pytest
 from embrew.adapting import recipes
 from embrew.adapting.baselines import score_bm25, score_hybrid
 from embrew.adapting.defaults import read_defaults
-from embrew.adapting.outcome import RaceRow, advice_lines, best_of, cheapest_of
+from embrew.adapting.outcome import RaceRow, advice_lines, best_of, cheapest_of, named_first
 from embrew.adapting.preparation.prepare import Prepared
 from embrew.evaluation import Result
 from embrew.recipe import Recipe
@@ -87,6 +87,8 @@ def test_made_questions_are_called_so(tmp_path):
         lines = advice_lines(rows, best, data, quick=False)
         assert lines[0] == f"Use ready: nDCG@10 50.0 on 60 held-out {words}, the best of 1 on dev."
         assert lines[2] == "Next: give 50 or more questions of users, with answers (--pairs): they ask other ones."
+        assert named_first(rows, best, data) is best, "which the page's table marks"
+    assert named_first(rows, best, prepared(tmp_path)) is rows[-1]
 
 
 def test_steps_are_what_the_minutes_allow(tmp_path):

@@ -121,6 +121,15 @@ def cheapest_of(rows: Sequence[RaceRow], best: RaceRow) -> RaceRow:
     return min(near, key=lambda row: (row.milliseconds, -row.dev.main_score))
 
 
+def named_first(rows: Sequence[RaceRow], best: RaceRow, data: Prepared) -> RaceRow:
+    """Return the row to use: the best on dev, perhaps BM25 or the best encoder fused with it.
+
+    Without users' questions it is the best encoder: questions made of documents repeat their words, so BM25 finds them
+    better than users' ones.
+    """
+    return best if data.manifest.get("questions_made") else max((best, *rows[-2:]), key=lambda row: row.dev.main_score)
+
+
 def advice_lines(rows: Sequence[RaceRow], best: RaceRow, data: Prepared, *, quick: bool) -> list[str]:
     """Return what to use, the cheapest of equal quality, and what to do next.
 
@@ -131,9 +140,7 @@ def advice_lines(rows: Sequence[RaceRow], best: RaceRow, data: Prepared, *, quic
         quick: whether the run was a quick one.
     """
     models = [row for row in rows if row.model is not None and row.best_step != 0]
-    first = max((best, *rows[-2:]), key=lambda row: row.dev.main_score)
-    if data.manifest.get("questions_made"):
-        first = best  # questions made of the documents repeat their words, so BM25 finds them better than users' ones
+    first = named_first(rows, best, data)
     score = f"nDCG@10 {100 * first.test.main_score:.1f} on {data.count('test_queries')} held-out {_questions(data)}"
     alone = f"{best.name} alone, the best encoder of {len(models)}, has {100 * best.test.main_score:.1f}"
     lead = f"Use {best.name}: {score}, the best of {len(models)} on dev."
@@ -215,7 +222,7 @@ def write_page(folder: Path, rows: Sequence[RaceRow], *, best: RaceRow, data: Pr
         "adapt.html",
         advice=advice,
         groups=[[row for row in rows if row.start == start] for start in (*starts, "")],
-        best=max((best, *rows), key=lambda row: row.dev.main_score),  # perhaps one with BM25
+        best=named_first(rows, best, data),
         interval_of=interval,
         plot=pareto_plot(
             mark_fronts(marks),
