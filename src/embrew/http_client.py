@@ -14,7 +14,8 @@ from embrew.runtimes.runtime import Refused
 
 Body = Mapping[str, Any]  # fields of a request
 KEY = "EMBREW_API_KEY"
-TRIES, WAIT, LONGEST_WAIT = 3, 1, 30  # of requests that are answered 429 or 503; seconds between them
+BUSY, FAILED = (429, 503), (500, 502, 504)  # statuses that are asked again
+TRIES, WAIT, LONGEST_WAIT = 3, 1, 30  # of such requests; seconds before the second one, which double, and at most
 EXCERPT = 300  # characters of a server's message that are shown
 
 
@@ -28,7 +29,7 @@ class Client:
     Args:
         url: the server's address without the path of an API.
         timeout: seconds to wait for an answer.
-        tries: requests that are answered 429 or 503 before one fails.
+        tries: requests that are answered 429 or 500 to 504 before one fails.
         if_slow, if_unknown: what to do if no answer comes in time, and if the server does not know the path.
 
     Raises:
@@ -65,12 +66,12 @@ class Client:
             Refused: status 400, 413 or 422.
             ValueError: any other failure.
         """
-        for tries_left in reversed(range(self.tries)):
+        for attempt in range(self.tries):
             response = self._send(path, body)
-            if response.status_code not in (429, 503) or not tries_left:
+            if response.status_code not in (*BUSY, *FAILED) or attempt + 1 == self.tries:
                 break
             seconds = response.headers.get("retry-after", "")
-            time.sleep(min(int(seconds), LONGEST_WAIT) if seconds.isdigit() else WAIT)
+            time.sleep(min(int(seconds) if seconds.isdigit() else WAIT * 2**attempt, LONGEST_WAIT))
         if response.status_code >= 300:
             raise self._error(response, self.address + path)
         try:
@@ -109,8 +110,9 @@ class Client:
         if status in (401, 403):
             advice = f"set the environment variable {KEY} to its key"
             message = f"(not allowed): {f'the key in {KEY} is not accepted' if self.key else advice}. {message}"
-        elif status in (429, 503):
-            message = f"{self.tries} times (busy); try again later. {message}"
+        elif status in (*BUSY, *FAILED):
+            what = "busy" if status in BUSY else "an error of its own"
+            message = f"{self.tries} times ({what}); try again later, or look at its log. {message}"
         elif status < 400:
             to = self._without_key(response.headers.get("location", "nowhere"))
             message = f"(redirects to {to}), which is not followed; give that address"

@@ -94,7 +94,7 @@ def test_from_pairs_and_documents_to_an_export(model_folder, tmp_path, monkeypat
     assert trained == ["contrast", "learn", "contrast"]
     report = json.loads(result.stdout)
     assert report == json.loads((out / "adapted.json").read_text())
-    assert "read 40 different pairs in pairs.jsonl, 40 documents in docs" in result.stderr
+    assert "read 40 different pairs in pairs.jsonl, documents in docs: 40" in result.stderr
     assert "24 pairs" in result.stderr and "held out: 8 questions for dev, 8 for the test" in result.stderr
     names = [row["model"] for row in report["models"]]
     assert names[1:] == ["llama, trained", "llama, lbr", "BM25", f"{report['best']} + BM25"]

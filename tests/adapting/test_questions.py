@@ -318,10 +318,10 @@ def test_a_trained_encoder_writes_after_its_template(model_folder, tmp_path, mon
 
 
 class Api(BaseHTTPRequestHandler):
-    """A server with OpenAI's API; busy at first."""
+    """A server with OpenAI's API, whose first answer has another status."""
 
     requests: list[tuple[str, Any, Any]] = []  # noqa: RUF012
-    reason = "stop"
+    reason, first_status = "stop", 503
 
     def do_GET(self) -> None:
         self.answer({"data": [{"id": "tiny"}]})
@@ -330,7 +330,7 @@ class Api(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.requests.append((self.path, self.headers["Authorization"], body))
         if len(self.requests) == 1:
-            self.send_response(503)
+            self.send_response(self.first_status)
             self.send_header("Retry-After", "0")
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -359,13 +359,15 @@ def server() -> Iterator[str]:
         serving.shutdown()
 
 
-def test_a_server_writes(docs, server, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("status", [503, 500])
+def test_a_server_writes(docs, server, status, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(Api, "first_status", status)
     monkeypatch.setenv("EMBREW_API_KEY", "very-secret")
     monkeypatch.setattr(Api, "reason", "length")
     with caplog.at_level(logging.DEBUG):
         report = write_questions(docs, tmp_path / "q.jsonl", writer=server)
     assert report["questions"] == 14 and report["rejected"]["cut"] == 7
-    assert len(Api.requests) == 8, "one was answered 503"
+    assert len(Api.requests) == 8, "one was asked again"
     path, key, body = Api.requests[-1]
     assert (path, key) == ("/v1/chat/completions", "Bearer very-secret")
     assert body["model"] == "tiny" and body["max_tokens"] == 2 * 6 and "2 different" in str(body)
@@ -381,6 +383,12 @@ def test_a_server_writes(docs, server, tmp_path, monkeypatch, caplog):
     with pytest.raises(ValueError, match="holds a user or a password") as raised:
         write_questions(docs, tmp_path / "other.jsonl", writer="https://me:hidden@example.org/v1#x")
     assert "hidden" not in str(raised.value)
+
+
+def test_a_request_that_a_server_refuses_names_what_can_be_changed(docs, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(Api, "first_status", 400)
+    with pytest.raises(ValueError, match=r"answers 400: ; the request had a passage .* give shorter passages"):
+        write_questions(docs, tmp_path / "q.jsonl", writer=server)
 
 
 # ---- the command, adapt and the teacher

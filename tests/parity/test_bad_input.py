@@ -30,7 +30,10 @@ def with_status(status: int, text: str, **headers: str) -> Callable[..., Answer 
 
 
 ANSWERS = {
-    "500": (with_status(500, '{"error": {"message": "CUDA error"}}'), "answers 500 (error): CUDA error"),
+    "500": (
+        with_status(500, '{"error": {"message": "CUDA error"}}', Retry_After="0"),
+        "answers 500 3 times (an error of its own); try again later, or look at its log. CUDA error",
+    ),
     "404": (with_status(404, '{"error": "model tiny not found"}'), "check the address, --model and --kind"),
     "401": (with_status(401, '{"detail": "no key"}'), "set the environment variable EMBREW_API_KEY"),
     "no-json": (with_status(200, "<html>hello</html>"), "invalid JSON: <html>hello"),
@@ -68,7 +71,7 @@ def test_a_server_that_is_busy_is_asked_again(export, runtime):
         assert compare(str(export), f"{address}/api/embed", model="tiny").equal
     asked.clear()
     always = with_status(429, '{"error": "overloaded"}', Retry_After="0")
-    words = "answers 429 3 times .busy.; try again later. overloaded"
+    words = "answers 429 3 times .busy.; try again later, or look at its log. overloaded"
     with serving(runtime, intercept=always) as address, pytest.raises(ValueError, match=words):
         compare(str(export), f"{address}/embed")
 

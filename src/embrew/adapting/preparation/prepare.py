@@ -322,7 +322,7 @@ def _read(documents: DataSource | None, pairs: DataSource | None, *, max_chars: 
     summary = [] if pairs is None else [f"{len(unique)} different pairs in {pairs.name}"]
     if documents is not None:
         total = sum(map(len, by_document.values()))
-        summary.append(f"{len(all_documents)} documents in {documents.name}, {total} passages")
+        summary.append(f"documents in {documents.name}: {len(all_documents)}, passages: {total}")
     logger.info("read %s", ", ".join(summary))
     if unique:
         first = {"query": unique[0].question, "positive": unique[0].answer}

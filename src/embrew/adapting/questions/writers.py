@@ -23,6 +23,7 @@ from embrew.files.names import public_path
 from embrew.generation import check_can_generate
 from embrew.http_client import KEY, Client
 from embrew.opening import is_bare
+from embrew.runtimes.runtime import Refused
 from embrew.settings.yaml_files import parse_yaml
 from embrew.storage.loading import SETTINGS, final_stage
 
@@ -293,16 +294,20 @@ class ServerWriter:
         for_several = {"count": f"{count} different questions", "form": "the questions only, one per line"}
         for_one = {"count": "one question", "form": "the question only"}
         message = ASK.format(**(for_one if count == 1 else for_several), passage=passage)
-        answer = self.client.answer(
-            "/chat/completions",
-            {
-                "model": self.model,
-                "messages": [{"role": "user", "content": message}],
-                "max_tokens": count * MAX_NEW_TOKENS,
-                "seed": seed,
-                **SAMPLING,
-            },
-        )
+        body = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": message}],
+            "max_tokens": count * MAX_NEW_TOKENS,
+            "seed": seed,
+            **SAMPLING,
+        }
+        try:
+            answer = self.client.answer("/chat/completions", body)
+        except Refused as error:
+            raise ValueError(
+                f"{error}; the request had a passage of {len(passage)} characters and max_tokens, seed, temperature "
+                "and top_p; give shorter passages, or another model after #"
+            ) from error
         try:
             choice = answer["choices"][0]
             text, reason = choice["message"]["content"] or "", choice.get("finish_reason")
