@@ -4,10 +4,11 @@ Of each data set ($EMBREW_DATA: MedQuAD, cranfield, climate_fever; none is SQuAD
 1,000 passages get two questions each, once. SmolLM2-135M (three seeds) and all-MiniLM-L6-v2 ($MINILM, one seed) are
 trained for equally many steps on pairs of the same passages, and scored on real questions: untrained, BM25, first
 sentence for the rest of its passage (as adapt without a writer), cloze (a random sentence for the rest), all written
-questions, those that pass the filter, these with a teacher's margins (all-mpnet-base-v2: $MPNET, or --teacher), the
-average of what the filtered ones trained and of the untrained model, a third of the rate, those alone that BM25 finds
-first, and true pairs. No step, rate or row is chosen by a test. Each model is also scored on written questions of the
-test's documents, without a search to choose them: how well such a test agrees with real questions.
+questions, those that pass the filter, these together with first sentences, with a teacher's margins
+(all-mpnet-base-v2: $MPNET, or --teacher), the average of what the filtered ones trained and of the untrained model, a
+third of the rate, those alone that BM25 finds first, and true pairs. No step, rate or row is chosen by a test. Each
+model is also scored on written questions of the test's documents, without a search to choose them: how well such a
+test agrees with real questions.
 
 Stopped? The same command resumes. Results go to `results/written-questions.md` and `.json`; with --toy, everything is
 tiny and stays in WORK. `--only PART ...` runs parts of data sets, models and rows.
@@ -44,11 +45,12 @@ COMMAND = "python benchmarks/written_questions.py WORK"
 SETS = ("medquad", "cranfield", "climate_fever")
 AVERAGED = "filtered, averaged"  # with the untrained model, equal weights
 SLOW = "filtered, a third of the rate"
+UNION = "filtered, first sentences"  # both, shuffled
 FIRST = "filtered, found first"  # those whose passage BM25 ranks first
 CAREFUL = (AVERAGED, SLOW, FIRST)  # of MiniLM alone
 ROWS = (
     *("untrained", "BM25", "first sentence", "cloze"),
-    *("written", "filtered", *CAREFUL, "filtered, teacher", "true pairs"),
+    *("written", "filtered", UNION, *CAREFUL, "filtered, teacher", "true pairs"),
 )
 SEEDS = {"SmolLM2": (0, 1, 2), "MiniLM": (0,)}
 SCORED_IN = {"SmolLM2": "bfloat16", "MiniLM": "float32"}  # each at its fastest on a core that computes in bfloat16
@@ -171,6 +173,9 @@ def _pairs(folder: Path, asked: Any, sizes: Mapping[str, int]) -> dict[str, Path
         firsts = FirstSentences()(asked_about)
         write_jsonl(files["first sentence"], (_pair(pair.question, pair.answer) for pair in firsts))
         write_jsonl(files["cloze"], _cloze(asked_about))
+    if not files[UNION].is_file():
+        rows = [record.values for name in ("first sentence", "filtered") for record in read_file(files[name])]
+        write_jsonl(files[UNION], (_pair(row["query"], row["positive"]) for row in rows))
     if asked.teacher and not files["filtered, teacher"].is_file():
         rows = [record.values for record in read_file(files["filtered"])]
         texts = [passage.content for passage in asked_about]

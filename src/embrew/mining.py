@@ -36,11 +36,6 @@ class Mined:
     rows: list[Values]
     pairs_without: int
 
-    def scores(self) -> tuple[list[float], list[float]]:
-        """Return the similarities of the positives, and of all negatives."""
-        positive = [row["scores"][0] for row in self.rows]
-        return positive, [score for row in self.rows for score in row["scores"][1:]]
-
 
 def mine(
     encoder: TextEncoder,

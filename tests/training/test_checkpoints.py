@@ -89,7 +89,7 @@ def test_a_payload_in_a_checkpoint_is_refused_and_not_run(stopped, tmp_path, fil
     recipe, run = stopped
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # would allow it where a call does not say
     hostile(run, tmp_path / "run", file, tmp_path / "marker")
-    with pytest.raises(ValueError, match=rf"checkpoint-2: {file} holds other objects than .*Remove this checkpoint"):
+    with pytest.raises(ValueError, match=r"checkpoint-2: a file holds other objects than .*Remove this checkpoint"):
         train(recipe, tmp_path / "run", resume=True)
     assert not (tmp_path / "marker").exists()
 

@@ -30,7 +30,6 @@ from embrew.adapting.outcome import (
     write_page,
 )
 from embrew.adapting.plan_training import earlier_plan, plan_training
-from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, prepare_data
 from embrew.adapting.preparation.sources import DataSource, check_apart, data_source
 from embrew.adapting.questions.job import SETTINGS as JOB_SETTINGS
@@ -331,11 +330,10 @@ def _candidates(starts: Sequence[Start], data: Prepared, folder: Path, options: 
 
     Raises:
         FileExistsError: a model of an earlier call was planned with other settings.
-        ValueError: an override or a method that fits none of the recipes; training data that hold held-out texts.
+        ValueError: an override or a method that fits none of the recipes.
     """
     methods = _methods_to_train(options, data)
     _check_overrides(methods, options)
-    check_leaks(data.folder)
     if not starts and not (folder / STARTS).is_file():
         starts = [find_start(model, trains=True) for model in models_that_fit(data, options.defaults)]
         _check_starts(starts, options)

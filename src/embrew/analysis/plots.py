@@ -168,24 +168,6 @@ def plot_efficiency(curves: Sequence[Curve], path: Path, *, mark: float | None =
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
 
 
-def plot_costs(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot score against seconds (logarithmic axis), one point per folder of results; the area grows with training.
-
-    *Learning to Compress* (arXiv 2511.17129), Fig. 12.
-    """
-    most_steps = max((entry["steps"] for entry in entries), default=0) or 1
-    with drawing(path, 8.6, 5) as figure:
-        axes = figure.subplots()
-        for entry, style in zip(entries, line_styles([entry["results"] for entry in entries]), strict=True):
-            size = 5 + 12 * (entry["steps"] / most_steps) ** 0.5
-            label = f"{entry['results']}: {entry['steps']:,} steps"
-            point = style | {"linestyle": "", "markersize": size, "alpha": 0.8}
-            axes.plot(entry["seconds"], 100 * entry["score"], label=label, **point)
-        axes.margins(0.15)
-        axes.set(xscale="log", xlabel="seconds of evaluation", ylabel="mean score × 100")
-        axes.legend(**LEGEND_BESIDE)
-
-
 def plot_demonstrations(named: Sequence[tuple[str, float | None, Sequence[DemonstrationCost]]], path: Path) -> None:
     """Plot score, time per text, tokens per text by number of demonstrations, and seconds of training as bars."""
     panels = {"score": "mean score", "milliseconds": "ms per text", "tokens": "tokens per text"}

@@ -369,13 +369,12 @@ class Truncation:
         return {"dim": self.dim, "texts": len(self.full), "distance": self.distance, "distance_share": self.share}
 
 
-def truncation_of(vectors: np.ndarray, dim: int, *, perplexity: float = PERPLEXITY, seed: int = 42) -> Truncation:
+def truncation_of(vectors: np.ndarray, dim: int, *, seed: int = 42) -> Truncation:
     """Embed vectors and their truncations together in the plane with scikit-learn's t-SNE.
 
     Args:
         vectors: `(texts, dimensions)`; full and truncated vectors are normalised.
         dim: number of leading dimensions to keep; the others are zero.
-        perplexity: perplexity of t-SNE.
         seed: random seed of t-SNE, which is initialised with the principal components.
 
     Raises:
@@ -386,9 +385,9 @@ def truncation_of(vectors: np.ndarray, dim: int, *, perplexity: float = PERPLEXI
     count, width = vectors.shape
     if not 1 <= dim < width:
         raise ValueError(f"dim={dim}; vectors of {width} dimensions can be truncated to 1 to {width - 1}")
-    if 2 * count <= perplexity:
-        raise ValueError(f"{count} texts for perplexity {perplexity:g}; give more than {perplexity / 2:g}")
+    if 2 * count <= PERPLEXITY:
+        raise ValueError(f"{count} texts for perplexity {PERPLEXITY:g}; give more than {PERPLEXITY / 2:g}")
     truncated = np.where(np.arange(width) < dim, vectors, 0)
     both = np.concatenate([unit_vectors(vectors, what="texts"), unit_vectors(truncated, what="texts")])
-    points = TSNE(perplexity=perplexity, random_state=seed, init="pca").fit_transform(both)
+    points = TSNE(perplexity=PERPLEXITY, random_state=seed, init="pca").fit_transform(both)
     return Truncation(points[:count], points[count:], dim, width)

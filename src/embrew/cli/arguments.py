@@ -34,7 +34,6 @@ Output = Annotated[Path, typer.Option("--output", "-o")]
 OptionalOutput = Annotated[Path | None, typer.Option("--output", "-o")]
 Data = Annotated[list[str] | None, typer.Option("--data", "-d")]
 Suite = Annotated[str | None, typer.Option(metavar="SUITE", autocompletion=completion.suites)]
-ContextName = Annotated[str | None, typer.Option(metavar="NAME", autocompletion=completion.contexts)]
 
 Columns = Annotated[
     list[str] | None,

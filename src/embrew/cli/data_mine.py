@@ -5,18 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.text import Text
 
 from embrew.cli.arguments import Columns, Count, Model, ModelPooling, columns_of
-from embrew.cli.console import Record, loading, out, print_line, print_table
+from embrew.cli.console import Record, loading, out, print_line
 from embrew.cli.options import options_of
 from embrew.settings.validation import shortened
-
-if TYPE_CHECKING:
-    from embrew.mining import Mined
 
 EXAMPLES = 20
 WIDTH = 110  # characters of a text
@@ -70,7 +67,7 @@ def mine(
     encoder: Any = open_model(model, pooling=pooling)
     mined = find(encoder, rows, corpus=documents, **options)
     examples = random.Random(seed).sample(mined.rows, min(EXAMPLES, len(mined.rows)))
-    _show(examples, mined)
+    _show(examples)
     counts = {
         "negatives": sum(len(row["negatives"]) for row in mined.rows),
         "pairs": len(mined.rows),
@@ -85,8 +82,8 @@ def mine(
     return {**counts, "output": None if dry_run else str(output), "examples": examples}
 
 
-def _show(pairs: Sequence[Mapping[str, Any]], mined: Mined) -> None:
-    """Print pairs with their negatives, and a histogram of all similarities."""
+def _show(pairs: Sequence[Mapping[str, Any]]) -> None:
+    """Print pairs with their negatives."""
     console = out()
     for row in pairs:
         console.print(Text(shortened(" ".join(row["query"].split()), WIDTH), style="bold"), no_wrap=True)
@@ -95,19 +92,3 @@ def _show(pairs: Sequence[Mapping[str, Any]], mined: Mined) -> None:
         ):
             line = f"  {kind} {score:.3f}  {shortened(' '.join(text.split()), WIDTH)}"
             console.print(Text(line, style="green" if kind == "+" else "red"), no_wrap=True)
-    _show_histogram(*mined.scores())
-
-
-def _show_histogram(positive: Sequence[float], negative: Sequence[float], *, bins: int = 12, width: int = 30) -> None:
-    """Print a histogram of similarities: shares of the positives, and of the negatives."""
-    import numpy as np
-
-    edges = np.linspace(min(*positive, *negative), max(*positive, *negative), bins + 1)
-    shares = [np.histogram(scores, edges)[0] / len(scores) for scores in (positive, negative)]
-    longest = max(float(share.max()) for share in shares)
-    rows = []
-    for low, high, *both in zip(edges, edges[1:], *shares, strict=False):
-        bars = ["█" * round(width * share / longest) + f" {share:.0%}" for share in both]
-        rows.append((f"{low:.2f} to {high:.2f}", Text(bars[0], "green"), Text(bars[1], "red")))
-    names = ("similarity", "positives", "negatives")
-    print_table(names, rows, left=names, title="share of the pairs by similarity")

@@ -138,7 +138,7 @@ def compare(models: list[str], *, output: Output, suite: Suite = None, data: Dat
     Args:
         models ([NAME=]PATH...): Results, trained folders, stages, sweeps, exports, Sentence-Transformers folders,
             recipes without stages; those with the same NAME are seeds of a model.
-        output (FILE.html): File of the report; .json and .csv beside it, and .files for what is evaluated.
+        output (FILE.html): File of the report; .json beside it, and .files for what is evaluated.
         suite: Suite that models without results are evaluated on; --data is the folder of its data sets.
         data (DIR): Data folder that models without results are evaluated on. Repeatable.
     """

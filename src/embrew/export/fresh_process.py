@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from embrew.runtimes.reference import Parity, cosines
+from embrew.check_passport import distances
+from embrew.runtimes.reference import Parity
 from embrew.runtimes.runtime import INSTALLED_ONLY, Runtime
 from embrew.storage.parts import first_difference, open_tokenizer
 
@@ -96,7 +97,7 @@ def _compare(
             vector, expected = np.array(values, dtype=np.float32), np.array(text["vector"], dtype=np.float32)
             if vector.shape != expected.shape:
                 raise RuntimeError(f"{title} gives {len(vector)} dimensions instead of {len(expected)} {what}")
-            difference, similarity = float(np.abs(expected - vector).max()), float(cosines(vector, expected))
+            difference, similarity = float(np.abs(expected - vector).max()), 1 - float(distances(vector, expected))
             if least is None and not difference <= parity["tolerance"]:
                 raise RuntimeError(
                     f"{title} gives other vectors {what}: largest difference {difference:.2e}, allowed "

@@ -72,16 +72,13 @@ def digest_of(values: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def write_checksums(folder: Path, *, leave_out: Collection[str] = (CARD,)) -> None:
+def write_checksums(folder: Path) -> None:
     """Write `checksums.json`: the sha256 of every file below a folder. Call it after all other files are written.
 
-    Hidden files and folders are left out, and so are subfolders that have their own checksums.
-
-    Args:
-        folder: a folder that is being written.
-        leave_out: names, relative to it, of files that users may edit.
+    Hidden files and folders are left out, and so are the card, which users may edit, and subfolders that have their own
+    checksums.
     """
-    files = {name: file_sha256(folder / name, cached=True) for name in sorted(_files(folder)) if name not in leave_out}
+    files = {name: file_sha256(folder / name, cached=True) for name in sorted(_files(folder)) if name != CARD}
     text = json.dumps(
         {"format": CHECKSUMS.number, "files": files, "sha256": digest_of(files)}, indent=2, ensure_ascii=False
     )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -232,10 +229,11 @@ def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_em
         saved = [*(settings.get("modules_to_save") or []), name.rsplit(".", 1)[-1]]
         settings = {**settings, "modules_to_save": saved}
     config = lora_config(settings, decoder=model.get_output_embeddings() is not None)
-    check_patterns(settings, model)
     try:
         with peft_warnings_off():
             adapted = get_peft_model(model, config).train(model.training)  # new dropouts would be on in a model at rest
+    except re.error as error:
+        raise ValueError(f"lora={settings} holds no regular expression: {error}; give names or patterns") from None
     except ValueError as error:
         if "ParamWrapper" not in str(error) or not config.lora_dropout:
             raise
@@ -261,52 +259,6 @@ def lora_config(settings: Mapping[str, Any], *, decoder: bool = True) -> LoraCon
         return LoraConfig(task_type="CAUSAL_LM" if decoder else "FEATURE_EXTRACTION", **settings)
     except (TypeError, ValueError) as error:
         raise ValueError(f"lora={settings}: {error}; the keys are those of peft.LoraConfig") from None
-
-
-MATCH_SECONDS = 10  # seconds
-MATCH_SCRIPT = """
-import json, re, sys
-patterns, names = json.load(sys.stdin)
-for pattern in patterns:
-    for form in ("{}", r"(.*\\.)?({})$", r".*\\.{}\\.(\\d+)\\."):
-        found = [name for name in names if re.match(form.replace("{}", pattern), name)]
-"""
-"""As peft does it, of target modules, ranks by module, and layers."""
-
-
-def check_patterns(settings: Mapping[str, Any], model: nn.Module) -> None:
-    """Match the regular expressions of a LoRA with the names of a model's modules, in a process with a limit of time.
-
-    Raises:
-        ValueError: one is not valid, or takes longer than `MATCHING` seconds, as those with nested repeats do.
-    """
-    fields = {key: settings.get(key) for key in ("target_modules", "exclude_modules", "layers_pattern")}
-    fields |= {key: list(settings.get(key) or {}) for key in ("rank_pattern", "alpha_pattern")}
-    names = [name for name, _ in model.named_modules()]
-    for key, value in fields.items():
-        patterns = [value] if isinstance(value, str) else value if key.endswith("_pattern") else None
-        if not patterns or value == "all-linear":
-            continue
-        command = [sys.executable, "-I", "-S", "-c", MATCH_SCRIPT]
-        try:
-            subprocess.run(
-                command,
-                input=json.dumps([patterns, names]),
-                capture_output=True,
-                text=True,
-                timeout=MATCH_SECONDS,
-                check=True,
-            )
-        except subprocess.TimeoutExpired:
-            raise ValueError(
-                f"lora.{key}={value!r} takes more than {MATCH_SECONDS} seconds to match with the names of the model's "
-                "modules; give a list of names, or a pattern without repeats within repeats"
-            ) from None
-        except subprocess.CalledProcessError as error:
-            reason = (error.stderr.splitlines() or [""])[-1]
-            raise ValueError(
-                f"lora.{key}={value!r} is no regular expression: {reason}; give names or patterns"
-            ) from None
 
 
 KEEP_BASE = (True, False, "gaussian", "orthogonal")
@@ -350,7 +302,6 @@ def check_for_quantized(settings: Mapping[str, Any]) -> None:
 
 def reopened_lora(model: PreTrainedModel, state: AdapterState, *, trainable: bool) -> PeftModel:
     """Put a saved LoRA on a model; its trained copies of whole modules stay float32, which peft would round."""
-    check_patterns(state.config, model)
     about = {**state.config, "inference_mode": not trainable, "base_model_name_or_path": None}
     with peft_warnings_off():
         adapted = get_peft_model(model, LoraConfig.from_peft_type(**about))

@@ -141,38 +141,30 @@ class Backbone(nn.Module):
             embedded = write_masked(embedded, is_memory, rows.to(embedded.dtype))
         return write_soft(embedded, tokens)
 
-    def hidden_states(
-        self,
-        tokens: Tokens,
-        attention: Attention,
-        *,
-        num_layers: int | None = None,
-        shared: SharedPrefix | None = None,
-    ) -> Tensor:
+    def hidden_states(self, tokens: Tokens, attention: Attention, *, num_layers: int | None = None) -> Tensor:
         """Return final hidden states, after the final norm: `(batch, tokens, hidden)`.
 
         Args:
             tokens: a batch.
             attention: attention pattern.
             num_layers: run only that many layers, from the first, and the final norm; equals the model with these only.
-            shared: a prefix of all rows that is computed once; equals the forward pass without it,
-                under causal attention alone.
-
-        Raises:
-            ValueError: a shared prefix under another attention.
         """
-        if shared is None:
-            packed = pack(self.inner, tokens, attention)
-            return forward(self.inner, self.embed(tokens), tokens, attention, num_layers, packed=packed)
-        prefix_states, rest = self.split_states(tokens, attention, shared, num_layers=num_layers)
-        return torch.cat([prefix_states.expand(len(rest), -1, -1), rest], dim=1)
+        packed = pack(self.inner, tokens, attention)
+        return forward(self.inner, self.embed(tokens), tokens, attention, num_layers, packed=packed)
 
     def split_states(
         self, tokens: Tokens, attention: Attention, shared: SharedPrefix, *, num_layers: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return final states of a shared prefix `(1, count, hidden)`, and of what follows `(batch, rest, hidden)`.
 
-        Arguments and errors as in `hidden_states`.
+        Args:
+            tokens: a batch.
+            attention: causal attention.
+            shared: a prefix of all rows that is computed once; equals the forward pass without it.
+            num_layers: as in `hidden_states`.
+
+        Raises:
+            ValueError: another attention.
         """
         if not attention.is_causal or tokens.position_ids is not None:
             raise ValueError(

@@ -78,16 +78,13 @@ def demonstration_settings(encoder: EncoderModule) -> Demonstrations:
     """Return how an encoder reads demonstrations.
 
     Raises:
-        ValueError: it does not read them, or its template has no position for them.
+        ValueError: it does not read them.
     """
     if encoder.demonstrator is None:
         raise ValueError(
             "this encoder does not read demonstrations; set encoder.demonstrations in its recipe "
             "(compress: none reads them as text), and train it so"
         )
-    if len(encoder.templates) > 1:
-        raise ValueError(f"this encoder has {len(encoder.templates)} templates; demonstrations go with one")
-    instruction_ids(encoder.template, "")
     return encoder.demonstrator.settings
 
 

@@ -127,7 +127,7 @@ def make_report(
     Args:
         sources: The models by name, the base first: one source per seed.
         tasks: What those are evaluated on that have an encoder; tasks with a result are not evaluated.
-        output: The page; `.json` and `.csv` are written beside it.
+        output: The page; `.json` is written beside it.
         opener: Opens the encoder of a source to measure it.
         command: The command that makes the report.
         measure: Measure the encoders, and look for texts of the tasks in the training rows.

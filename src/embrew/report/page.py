@@ -1,16 +1,16 @@
-"""Write a report: the sections as one HTML page without network access, and their numbers as JSON and CSV."""
+"""Write a report: the sections as one HTML page without network access, and their content as JSON."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -19,26 +19,11 @@ from embrew.evaluation.uncertainty import Difference
 from embrew.files.writing import atomic_path, write_json
 from embrew.report import cost, geometry, map, queries, reproduce, scores
 from embrew.report.section import Section, Subject, Values, model_colours
-from embrew.report.tables import csv_text
 from embrew.report.verdict import verdict
 
 SECTIONS = (scores, queries, cost, geometry, map, reproduce)
-EXAMPLES = {"queries": "queries", "pairs": "pairs", "classes": "pairs of classes"}
-COSTS = cost.AXES | {"seconds": "training seconds", "samples": "training samples"}
 # Characters that could end a script element, or a line of JavaScript.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
-
-
-class CsvLine(NamedTuple):
-    """A line of the CSV file: a number with the bounds of its 95 % interval, if it has one."""
-
-    section: str
-    model: str
-    quantity: str
-    value: float
-    task: str = ""
-    low: float | None = None
-    high: float | None = None
 
 
 def check_packages() -> None:
@@ -52,7 +37,7 @@ def check_packages() -> None:
 
 
 def write_report(subject: Subject, output: Path) -> Values:
-    """Write `output` (HTML), and `.json` and `.csv` beside it; return the content of the JSON file.
+    """Write `output` (HTML), and `.json` beside it; return the content of the JSON file.
 
     Raises:
         ValueError: no task can be compared.
@@ -65,46 +50,9 @@ def write_report(subject: Subject, output: Path) -> Values:
     sentences = [*verdict(subject.comparison), *(each.sentence for each in sections.values() if each.sentence)]
     document = {"verdict": sentences, **{name: each.document for name, each in sections.items()}}
     write_json(output.with_suffix(".json"), document)
-    texts = {".csv": csv_text([CsvLine._fields, *numbers(document)]), ".html": _html(subject, sections, sentences)}
-    for suffix, text in texts.items():
-        with atomic_path(output.with_suffix(suffix)) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    with atomic_path(output.with_suffix(".html")) as temporary:
+        temporary.write_text(_html(subject, sections, sentences), encoding="utf-8")
     return document
-
-
-def numbers(document: Values) -> Iterator[CsvLine]:
-    """Yield the lines of the CSV file: one number of the JSON file each, without those that were not measured."""
-    scored = document["scores"]
-    for i, model in enumerate(scored["models"]):
-        yield CsvLine("scores", model, "mean score", scored["means"][i])
-        for task in scored["tasks"]:
-            yield CsvLine("scores", model, "score", task["scores"][i], task["task"])
-            if test := task["differences"][i]:
-                yield CsvLine(
-                    "scores", model, "difference", test["difference"], task["task"], test["low"], test["high"]
-                )
-                yield CsvLine("scores", model, "corrected p-value", test["corrected"], task["task"])
-    for task in document.get("queries", {}).get("tasks", ()):
-        for model in task["models"]:
-            for outcome, count in (("won", model["won"]), ("lost", model["changed"] - model["won"])):
-                yield CsvLine("queries", model["model"], f"{EXAMPLES[task['kind']]} {outcome}", count, task["task"])
-    for costs in document["cost"]["models"]:
-        for key, quantity in COSTS.items():
-            if costs[key] is not None:
-                yield CsvLine("cost", costs["model"], quantity, costs[key])
-    nested = document["cost"]["nested"] or {"points": (), "task": ""}
-    for point in nested["points"]:
-        size = cost.size_in_words(point)
-        yield CsvLine("cost", point["model"], f"score at {size}", point["score"], nested["task"])
-        if point["milliseconds"] is not None:
-            yield CsvLine("cost", point["model"], f"ms per text at {size}", point["milliseconds"], nested["task"])
-    for model, figures in document.get("geometry", {}).get("models", {}).items():
-        for quantity, value in geometry.quantities(figures).items():
-            if value is not None:
-                yield CsvLine("geometry", model, quantity, value)
-    for task, figures in document.get("map", {}).get("tasks", {}).items():
-        for model, share in figures["variance"].items():
-            yield CsvLine("map", model, "variance of two principal components", share, task)
 
 
 def as_json(value: Any) -> Markup:

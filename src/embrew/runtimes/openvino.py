@@ -14,6 +14,7 @@ import torch
 from tokenizers import processors
 from transformers import PreTrainedTokenizerBase
 
+from embrew.check_passport import distances
 from embrew.encoder import Encoder
 from embrew.files.formats import OPENVINO as FORMAT
 from embrew.files.reading import content_of, read_json
@@ -34,7 +35,7 @@ from embrew.runtimes.openvino_encoder import (
     round_weights,
 )
 from embrew.runtimes.portable import PortableEncoder
-from embrew.runtimes.reference import LEAST_COSINE, Parity, batch_size, compare_with_reference, cosines, encode_case
+from embrew.runtimes.reference import LEAST_COSINE, Parity, batch_size, compare_with_reference, encode_case
 from embrew.runtimes.runtime import CompiledGraph, OpenedGraph, Runtime, hide_output
 from embrew.settings.encoder import EncoderSettings
 from embrew.storage.base_model import pick_dtype, supports_natively
@@ -199,7 +200,8 @@ def _compare_int8(portable: PortableEncoder, out: Path) -> None:
     for case in portable.parity["cases"]:
         texts = [text["text"] for text in case["texts"]]
         vectors = encode_case(int8_encoder, case, texts, max_length=case["max_length"], batch_size=texts_per_batch)
-        cosines_by_case.append(cosines(vectors, np.array([text["vector"] for text in case["texts"]], dtype=np.float32)))
+        expected = np.array([text["vector"] for text in case["texts"]], dtype=np.float32)
+        cosines_by_case.append(1 - distances(vectors, expected))
     compared_cosines, texts = cosines_by_case[0], list(int8_settings.texts)
     if texts:
         limit = portable.encoder.max_seq_length
@@ -209,7 +211,7 @@ def _compare_int8(portable: PortableEncoder, out: Path) -> None:
             )
             for encoder in (int8_encoder, portable.encoder)
         )
-        compared_cosines = np.concatenate([compared_cosines, cosines(quantised, expected)])
+        compared_cosines = np.concatenate([compared_cosines, 1 - distances(quantised, expected)])
     mean_cosine, smallest = float(compared_cosines.mean()), float(compared_cosines.min())
     logger.info("int8: cosine to the encoder's vectors %.4f on average, %.4f at least", mean_cosine, smallest)
     if not mean_cosine >= int8_settings.min_cosine:

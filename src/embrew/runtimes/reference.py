@@ -280,11 +280,3 @@ def check_close(
             f"{what} gives other vectors: largest difference {difference:.2e}, allowed {allowed:.0e}; use "
             "--backend torch"
         )
-
-
-def cosines(vectors: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return the cosine of each pair of rows; 1 where both are zero, which is the vector of an empty text."""
-    vectors, expected = vectors.astype(np.float64), expected.astype(np.float64)
-    norms = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(expected, axis=-1)
-    both_zero = ~vectors.any(axis=-1) & ~expected.any(axis=-1)
-    return np.where(both_zero, 1.0, (vectors * expected).sum(-1) / np.maximum(norms, 1e-12))

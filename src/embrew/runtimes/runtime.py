@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from transformers import AutoTokenizer
 
+from embrew.check_passport import as_vectors
 from embrew.encoder import Encoder
 from embrew.runtimes.graph import OUTPUT
 from embrew.runtimes.portable import PortableEncoder
@@ -90,21 +91,9 @@ class OpenedRuntime:
         """
         vectors = self.embed(texts, prompt)
         try:
-            array = np.asarray(vectors, dtype=np.float32)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"{self.name} gives vectors of different dimensions, or something that is no vector"
-            ) from None
-        if array.ndim != 2 or not array.shape[1] or len(array) != len(texts):
-            raise ValueError(
-                f"{self.name} gives an array of shape {array.shape} for {len(texts)} texts; one vector per text is "
-                "needed"
-            )
-        is_bad = ~np.isfinite(array).all(-1)
-        if is_bad.any():
-            text = texts[int(is_bad.argmax())]
-            raise ValueError(f"{self.name} gives a vector with NaN or infinity for {text[:60]!r}")
-        return array
+            return as_vectors(vectors, texts)
+        except ValueError as error:
+            raise ValueError(f"{self.name} gives {error}") from None
 
 
 class OpenedModel(OpenedRuntime):

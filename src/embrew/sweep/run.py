@@ -36,7 +36,6 @@ def run_sweep(
     resume: bool = False,
     verify: str = "fast",
     start: str | Path | None = None,
-    batch_tokens: int | None = None,
 ) -> list[TrainedRow]:
     """Train every row below `folder`, evaluate it after its last stage, and write all results to one table.
 
@@ -50,7 +49,6 @@ def run_sweep(
         resume: skip stages that are finished with the same settings, and resume the others.
         verify: how a saved stage is verified.
         start: folder of a trained encoder that every row starts from; no stage is reused then.
-        batch_tokens: padded tokens per batch, in evaluation.
 
     Raises:
         FileExistsError: `folder` holds a sweep and `resume` is off, or another process uses it.
@@ -83,7 +81,7 @@ def run_sweep(
                 with within(position):
                     stages.train(recipe, run, resume=run.exists(), evaluate=dev_sets, verify=verify, start=start)
                     if process.is_main_process:
-                        results.append(_evaluate(recipe, run, suite, batch_tokens))
+                        results.append(_evaluate(recipe, run, suite))
                 process.wait_for_everyone()
             if process.is_main_process:
                 finished.append(TrainedRow(row, tuple(results)))
@@ -102,11 +100,11 @@ def _needs_dev_sets(recipe: Recipe) -> bool:
     return evaluation is not None and (evaluation.reserves or (evaluation.every or evaluation.at) is not None)
 
 
-def _evaluate(recipe: Recipe, run: Path, suite: Suite | None, batch_tokens: int | None) -> list[Result]:
+def _evaluate(recipe: Recipe, run: Path, suite: Suite | None) -> list[Result]:
     """Evaluate the encoder of the last stage; results are written to the run's folder."""
     encoder: Any = opening.open_model(str(run), as_trained=True)
     sets = None if suite is not None else dev_sets_of(recipe)
     tasks: Any = suite if sets is None else [*sets.dev, *sets.guard]
     evaluation = recipe.evaluation
-    tokens = batch_tokens or (evaluation.batch_tokens if evaluation is not None else None)
+    tokens = None if evaluation is None else evaluation.batch_tokens
     return evaluate(encoder, tasks, output_dir=run / RESERVED, batch_tokens=tokens, show_progress_bar=is_chosen())

@@ -8,14 +8,12 @@ import logging
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import TrainingArguments
-from transformers.trainer_pt_utils import safe_globals
 
 from embrew.files.checksums import check_sealed_file, file_sha256
 from embrew.files.names import is_safe_name
@@ -169,25 +167,6 @@ def _is_damaged(path: Path) -> bool:
     except (OSError, ValueError):
         return True
     return False
-
-
-def foreign_objects(checkpoint: Path | None) -> str:
-    """Return the error message for a checkpoint file that holds other objects than a trainer's state, or is damaged."""
-    names = [str(path.name) for path in sorted((checkpoint or Path()).glob("*.pt*")) if not _is_state(path)]
-    return (
-        f"{checkpoint}: {', '.join(names) or 'a file'} holds other objects than a trainer's tensors and numbers; it is "
-        "not read, since pickled objects can run code. Remove this checkpoint: --resume then takes an earlier one, or "
-        "starts the stage again"
-    )
-
-
-def _is_state(path: Path) -> bool:
-    try:
-        with safe_globals():  # numpy's random state, as transformers allows it
-            torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, OSError, RuntimeError, EOFError):
-        return False
-    return True
 
 
 def rotate(folder: Path, keep: int) -> None:

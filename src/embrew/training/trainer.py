@@ -239,7 +239,11 @@ class StageTrainer(Trainer):
                 with writing_to(Path(self.args.output_dir or ".")):
                     self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             except UnpicklingError as error:  # only tensors and numbers are read
-                raise ValueError(checkpoints.foreign_objects(checkpoint)) from error
+                raise ValueError(
+                    f"{checkpoint}: a file holds other objects than a trainer's tensors and numbers; it is not "
+                    "read, since pickled objects can run code. Remove this checkpoint: --resume then takes an earlier "
+                    "one, or starts the stage again"
+                ) from error
             finally:
                 if self.bar is not None:
                     self.bar.close()

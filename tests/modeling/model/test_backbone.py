@@ -12,7 +12,6 @@ from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import DIFFERENT, FAMILIES, by_default, stir, tiny_model
-from tests.timing import within
 
 IDS = torch.tensor([[1, 20, 21, 22, 23, 24], [1, 30, 31, 32, 33, 34]])
 TOKENS = Tokens(IDS, torch.full_like(IDS, Segment.TEXT))
@@ -107,30 +106,8 @@ def test_unknown_lora_key():
         Backbone(tiny_model("llama")).add_lora({"rank": 4})
 
 
-NESTED = "(((.*)*)*)*!"
-
-
-@pytest.mark.parametrize(
-    "settings",
-    by_default(
-        [{"rank_pattern": {NESTED: 8}}],
-        [
-            {"target_modules": NESTED},
-            {"exclude_modules": NESTED},
-            {"rank_pattern": {NESTED: 8}},
-            {"alpha_pattern": {NESTED: 8}},
-            {"layers_to_transform": [0], "layers_pattern": NESTED, "target_modules": ["q_proj"]},
-        ],
-    ),
-)
-def test_a_pattern_that_never_ends_is_refused(settings, monkeypatch):
-    monkeypatch.setattr("embrew.model.adapters.MATCH_SECONDS", 1, raising=False)
-    with within(30), pytest.raises(ValueError, match=r"takes more than \d+ seconds .* without repeats within repeats"):
-        Backbone(tiny_model("llama")).add_lora({"r": 2, **settings})
-
-
 def test_a_pattern_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"target_modules='\(q_proj' is no regular expression"):
+    with pytest.raises(ValueError, match="holds no regular expression.*give names or patterns"):
         Backbone(tiny_model("llama")).add_lora({"r": 2, "target_modules": "(q_proj"})
 
 

@@ -86,7 +86,7 @@ def test_a_bidirectional_model_reads_it_anew_with_every_text(make_encoder):
     assert sum(seen) >= sum(len(row.ids) for row in encoder.template.rows(TEXTS))
     tokens = encoder.tokenize(TEXTS)
     with pytest.raises(ValueError, match="under causal attention only, not bidirectional"):
-        encoder.backbone.hidden_states(tokens, encoder.attention, shared=PrefixCache().shared_by(tokens, 20))
+        encoder.backbone.split_states(tokens, encoder.attention, PrefixCache().shared_by(tokens, 20))
 
 
 def test_vectors_in_the_beginning(make_encoder):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from embrew.cli import completion
-from embrew.cli.analyze.cost import cost, demonstrations
+from embrew.cli.analyze.demonstrations import demonstrations
 from embrew.cli.analyze.domain import domain
 from embrew.cli.analyze.kinds import Outcome, efficiency, memory, sink, spectrum, surface, truncation, uniformity
 from embrew.cli.console import Record, print_line, print_table
@@ -110,5 +110,5 @@ def write(document: Record, outcome: Outcome, files: Sequence[Path], *, overwrit
         outcome.plot(files[2])
 
 
-for function in (spectrum, memory, uniformity, sink, surface, truncation, efficiency, cost, demonstrations, domain):
+for function in (spectrum, memory, uniformity, sink, surface, truncation, efficiency, demonstrations, domain):
     _add(function)

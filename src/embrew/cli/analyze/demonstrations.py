@@ -1,4 +1,4 @@
-"""Kinds of `embrew analyze` that show scores against time: of results, and of demonstrations."""
+"""`embrew analyze demonstrations`: scores and time by the number of demonstrations."""
 
 from __future__ import annotations
 
@@ -12,40 +12,6 @@ from embrew.cli.arguments import Count, Suite, read_numbers
 if TYPE_CHECKING:
     from embrew.analysis.demonstrations import DemonstrationCost
     from embrew.text_encoder import TextEncoder
-
-
-def cost(models: Sequence[str]) -> Outcome:
-    """Show the score of each result folder against the time of its evaluation, on the tasks that all of them have.
-
-    Args:
-        models (RESULTS): Folders of results.
-    """
-    from embrew.analysis.plots import plot_costs
-    from embrew.evaluation.results import mean_score
-    from embrew.report.comparison import read_folder
-
-    folders = {name: {(result.task, result.split): result for result in read_folder(name)} for name in models}
-    shared = sorted(set.intersection(*(set(tasks) for tasks in folders.values())))
-    if not shared:
-        raise ValueError(f"no task is in all folders: {', '.join(models)}; evaluate them on one suite")
-    outcome = Outcome(None, {"tasks": [" ".join(task) for task in shared]})
-    for name, scored in folders.items():
-        results = [scored[task] for task in shared]
-        entry = {
-            "results": name,
-            "score": mean_score(results),
-            "seconds": sum(result.seconds for result in results),
-            "steps": (results[0].run.get("model") or {}).get("steps", 0),
-        }
-        outcome.models.append(entry)
-        outcome.table.append(entry)
-    outcome.rows = outcome.models
-    outcome.plot = partial(plot_costs, outcome.models)
-    outcome.lines = [
-        f"{len(shared)} tasks that all have: {', '.join(name for name, _ in shared)}",
-        "seconds are those of evaluate: compare folders that one machine wrote; 0 steps: not trained by embrew",
-    ]
-    return outcome
 
 
 def demonstrations(

@@ -1,4 +1,4 @@
-"""`embrew analyze cost` on result folders, and `demonstrations` on encoders that read them."""
+"""`embrew analyze demonstrations` on encoders that read them."""
 
 import json
 
@@ -12,33 +12,6 @@ from tests.cli.test_analyze import data, models, run, written
 
 __all__ = ["data", "models"]
 PAIRS = [{"query": f"question {i}", "response": f"answer {i}, which is longer"} for i in range(4)]
-
-
-def test_cost_of_result_folders(data, make_encoder):
-    plain = make_encoder(memory_tokens=0, pooling="mean")
-    trained = make_encoder(memory_tokens=0, pooling="mean")
-    trained.steps = 40
-    for name, encoder in (("mean", plain), ("trained", trained)):
-        evaluate(encoder, [find_task("STS")], output_dir=name)
-    evaluate(plain, [find_task("STS", name="other")], output_dir="mean")
-    times = {"mean": 1.5, "trained": 3.0}
-    for name, seconds in times.items():
-        (file,) = (one for one in (data / name).glob("STS*.json") if one.name.count(".") == 2)
-        values = {**json.loads(file.read_text()), "evaluation_time": seconds}
-        del values["sha256"], values["parts"]
-        file.write_text(json.dumps(values))
-    result = run("cost", "mean", "trained", "-o", "out")
-    assert result.exit_code == 0, result.stderr
-    document, rows = written(data / "out", "cost")
-    assert document["tasks"] == ["STS test"] and "1 tasks that all have: STS" in result.stdout
-    assert [(row["results"], float(row["seconds"]), int(row["steps"])) for row in rows] == [
-        ("mean", 1.5, 0),
-        ("trained", 3.0, 40),
-    ]
-    (scored,) = evaluate(plain, [find_task("STS")])
-    assert document["models"][0]["score"] == pytest.approx(scored.main_score)
-    evaluate(plain, [find_task("STS", name="other")], output_dir="apart")
-    assert "no task is in all folders: trained, apart" in run("cost", "trained", "apart").stderr
 
 
 @pytest.fixture
