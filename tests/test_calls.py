@@ -39,7 +39,6 @@ def trees() -> dict[str, list[ast.AST]]:
     assert [path for path in found if "code in text" in path] == [
         "benchmarks/plan.py (code in text 0)",
         *(f"benchmarks/real_encoding.py (code in text {number})" for number in (0, 1)),
-        "src/embrew/model/adapters.py (code in text 0)",
         *(
             f"src/embrew/runtimes/{name}.py (code in text 0)"
             for name in ("openvino", "runtime", "sentence_transformers", "stock_folder")
@@ -127,7 +126,7 @@ def test_nothing_is_unpickled_or_evaluated(calls):
             assert ast.unparse(keyword(node, "Loader") or node) == "Loader", said  # a SafeLoader, below
         shell = keyword(node, "shell")
         assert shell is None or is_false(shell), said
-    assert loads == 4
+    assert loads == 3
 
 
 def test_no_module_that_unpickles_is_imported(trees):
@@ -139,4 +138,4 @@ def test_no_module_that_unpickles_is_imported(trees):
                 assert [name.name for name in node.names] == ["UnpicklingError"], path  # what torch.load raises
                 errors += 1
             assert not any(name.partition(".")[0] in FORBIDDEN_MODULES for name in names), path
-    assert errors == 2
+    assert errors == 1

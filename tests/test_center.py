@@ -25,6 +25,7 @@ from embrew.cutting import cut
 from embrew.export.exporting import export_encoder
 from embrew.merging import average
 from embrew.model.center import centered, uncentered
+from embrew.model.encoder_module import CardFacts
 from embrew.opening import open_model
 from embrew.runtimes.llama_cpp import refused_by_llama_cpp
 from embrew.runtimes.stock_folder import pooling_refused
@@ -152,6 +153,41 @@ def test_a_ready_model_stays_one(dense, tokenizer, tmp_path):
     assert card.startswith("---\nlicense: mit") and "## Centred" in card and "1 principal components are" in card
     again = CliRunner().invoke(app, [*map(str, arguments)])
     assert again.exit_code == 1 and "exists already" in again.stderr
+    with pytest.raises(ValueError, match="is centred already; centre the model that it was made of"):
+        center(out, pairs, tmp_path / "twice")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert "a mean is subtracted" in config["architectures"][0], "vLLM refuses it"
+    assert "a mean is subtracted" in config["max_trained_positions"], "Text Embeddings Inference, too"
+
+
+def test_a_normalisation_that_is_not_the_last_layer_stays(tokenizer, tmp_path):
+    layers = [Normalize(), Dense(32, 20, activation_function=torch.nn.Identity()), Normalize()]
+    folder = stock(tmp_path, BertConfig(**ENCODER_SIZES), added(tokenizer, "<s> $A </s>"), "mean", *layers)
+    center(folder, write_rows(tmp_path / "pairs.jsonl", PAIRS), tmp_path / "out", components=1)
+    raw = SentenceTransformer(modules=list(SentenceTransformer(folder, device="cpu"))[:-1], device="cpu")
+    vectors = np.concatenate([raw.encode([row[side] for row in PAIRS]) for side in ("query", "positive")])
+    same(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(NEW), subtracted(vectors, raw.encode(NEW), 1))
+
+
+def test_what_is_said_of_the_model_before_is_not_said_of_the_centred_one(model_folder, tmp_path):
+    """Its scores, its passport, its graphs."""
+    pytest.importorskip("openvino")
+    encoder = Encoder.from_pretrained(model_folder("llama"), pooling="mean", max_length=64)
+    about = {"sts": {"kind": "sts", "split": "dev", "metric": "spearman", "examples": 20}}
+    encoder.card_facts = CardFacts(
+        stage="one", objectives={"one": "contrastive"}, arithmetic={}, recipe="{}", data={"one": []},
+        scores={"one": {"sts": 0.5}}, curves={}, kept={}, about=about,
+    )  # fmt: skip
+    encoder.save_pretrained(tmp_path / "trained")
+    export_encoder(encoder, tmp_path / "export", runtimes=["sentence-transformers", "openvino"])
+    texts = write_rows(tmp_path / "pairs.jsonl", PAIRS)
+    for name in ("trained", "export"):
+        assert "value: 0.5" in (tmp_path / name / "README.md").read_text()
+        center(tmp_path / name, texts, tmp_path / f"{name}-centred", components=1)
+        assert "model-index" not in (tmp_path / f"{name}-centred" / "README.md").read_text()
+    left = {"passport.json", "passport.safetensors", "openvino", "parity.json"}
+    assert left <= {path.name for path in (tmp_path / "export").iterdir()}
+    assert not left & {path.name for path in (tmp_path / "export-centred").iterdir()}
 
 
 def test_too_little_to_subtract_is_one_error(make_encoder, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub import ModelCard
 from torch import nn
 
 from embrew.analysis.input_texts import unnormalised
@@ -23,7 +24,10 @@ from embrew.files.writing import atomic_folder, check_free
 from embrew.model.center import Fit, centered, fit, grouped, vectors_of
 from embrew.opening import open_model
 from embrew.runtimes.openvino_encoder import OpenVINOEncoder
-from embrew.stock import MODULES, dense_module, open_stock
+from embrew.runtimes.sentence_transformers import refuse_misreading
+from embrew.runtimes.stock_folder import CENTERED
+from embrew.stock import MODULES, dense_module, is_stock, open_stock
+from embrew.storage.card import without_scores
 from embrew.storage.foreign import file_of
 from embrew.storage.loading import SETTINGS, final_stage
 
@@ -31,8 +35,12 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 KINDS = ("text", "pairs", "scored")  # of rows, in the order in which their columns are looked for
-NOT_COPIED = ("*.xml", "*.bin", "*.onnx*", "*.gguf", "parity.json", "checksums.json", ".*")
+NOT_COPIED = (
+    *("*.xml", "*.bin", "*.onnx*", "*.gguf", "openvino", "onnx"),
+    *("parity.json", "passport.*", "checksums.json", ".*"),
+)
 """Files of a Sentence-Transformers folder that would hold the uncentred model, or are about them."""
+SUFFIX = "_Center"  # of the path of the module that subtracts
 ALLOWED, ALLOWED_ROUNDED = 1e-4, 2e-2  # difference of unit vectors in float32, and in other dtypes
 
 
@@ -78,7 +86,10 @@ def center(
     if folder.exists() and folder.resolve() == out.resolve():
         raise ValueError(f"{output} is the model itself; give another folder")
     is_ours = os.path.lexists(folder / SETTINGS)
-    check_free(out, marker=SETTINGS if is_ours or not (folder / MODULES).is_file() else MODULES, overwrite=overwrite)
+    stays_stock = not is_ours and is_stock(str(model))
+    check_free(out, marker=MODULES if stays_stock else SETTINGS, overwrite=overwrite)
+    if stays_stock and any(entry["path"].endswith(SUFFIX) for entry in _entries(_folder_of(str(model)))):
+        raise ValueError(f"{model} is centred already; centre the model that it was made of")
     groups = read_groups(texts)
     opened: Any
     if is_ours and pooling is None:  # an adapter that is still trained stays one
@@ -87,6 +98,8 @@ def center(
         opened = open_model(str(model), pooling=pooling)
     if isinstance(opened, Encoder) and not isinstance(opened, OpenVINOEncoder):
         encoder = centered(opened, groups, components)
+        if opened.card_facts is not None:
+            encoder.card_facts = without_scores(opened.card_facts)  # those are of other vectors
         encoder.save_pretrained(out, overwrite=overwrite, verify=verify)
         return encoder
     if not hasattr(opened, "__iter__"):
@@ -133,27 +146,43 @@ def read_groups(path: str | Path) -> dict[tuple[str, str | None], list[str]]:
 
 def _write_stock(name: str, out: Path, fitted: Fit, dtype: torch.dtype) -> None:
     """Copy the files of a Sentence-Transformers model, with one `Dense` module more before its last normalisation."""
-    folder = Path(file_of(name, MODULES) or name).parent if not Path(name).is_dir() else Path(name)
-    shutil.copytree(folder, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
-    entries = json.loads((out / MODULES).read_text(encoding="utf-8"))
+    shutil.copytree(_folder_of(name), out, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    entries = _entries(out)
     index = len(entries)
     while entries[index - 1]["type"].endswith(".Normalize"):
         index -= 1
-    entry = {"path": f"{len(entries)}_Center", "type": "sentence_transformers.models.Dense"}
+    entry = {"path": f"{len(entries)}{SUFFIX}", "type": "sentence_transformers.models.Dense"}
     entries.insert(index, entry)
     numbered = [{**each, "idx": number, "name": str(number)} for number, each in enumerate(entries)]
     (out / entry["path"]).mkdir()
     dense_module(*fitted.as_layer().as_linear(), nn.Identity(), dtype).save(str(out / entry["path"]))
     (out / MODULES).write_text(json.dumps(numbered, indent=2), encoding="utf-8")
+    if (out / "config.json").is_file():
+        refuse_misreading(out, vllm=CENTERED, tei=CENTERED)
     card = out / CARD
     before = card.read_text(encoding="utf-8") if card.is_file() else f"# {public_path(name)}\n"
+    if "model-index:" in before:  # scores of other vectors
+        about: Any = ModelCard(before, ignore_metadata_errors=True)
+        about.data.eval_results = None
+        before = str(about)
     components = len(fitted.components)
     rest = f" and their first {components} principal components are" if components else " is"
     text = f"The mean of the vectors of {fitted.texts} training texts{rest} subtracted, before normalisation"
+    old = "Scores and reference vectors that are named above are those of the model before."
     card.write_text(
-        f"{before.rstrip()}\n\n## Centred\n\n{text} (`{entry['path']}`, embrew center).\n", encoding="utf-8"
+        f"{before.rstrip()}\n\n## Centred\n\n{text} (`{entry['path']}`, embrew center). {old}\n", encoding="utf-8"
     )
     write_checksums(out)
+
+
+def _folder_of(name: str) -> Path:
+    """Return the folder of a Sentence-Transformers model, or of its copy in the Hub's cache."""
+    return Path(name) if Path(name).is_dir() else Path(file_of(name, MODULES) or name).parent
+
+
+def _entries(folder: Path) -> list[dict[str, Any]]:
+    """Return the modules of a Sentence-Transformers folder."""
+    return list(json.loads((folder / MODULES).read_text(encoding="utf-8")))
 
 
 def _check_stock(raw: Any, fitted: Fit, folder: Path, texts: list[str]) -> None:

@@ -537,7 +537,9 @@ def send(url: str, body: Mapping[str, Any] | None = None, *, timeout: float = 60
     Raises:
         ValueError: it cannot be reached, or answers with an error or no JSON.
     """
-    key = os.environ.get("EMBREW_API_KEY", "")
+    key = os.environ.get("EMBREW_API_KEY", "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError("the key in EMBREW_API_KEY has characters that no key has; copy it again")
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
     data = None if body is None else json.dumps(body).encode()
     try:

@@ -52,9 +52,9 @@ class Client:
         self.address = urlunsplit(parts._replace(netloc=netloc, query="", fragment="")).rstrip("/")
         if parts.query or parts.fragment:
             raise ValueError(f"an address with a query or fragment; give {self.address}, without them")
-        self.key = os.environ.get(KEY, "")
-        if not self.key.isascii():
-            raise ValueError(f"the key in {KEY} has letters that are not ASCII; copy it again")
+        self.key = os.environ.get(KEY, "").strip()
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise ValueError(f"the key in {KEY} has characters that no key has; copy it again")
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         self.http = httpx2.Client(timeout=timeout, headers=headers)
 
@@ -71,7 +71,7 @@ class Client:
             if response.status_code not in (*BUSY, *FAILED) or attempt + 1 == self.tries:
                 break
             seconds = response.headers.get("retry-after", "")
-            time.sleep(min(int(seconds) if seconds.isdigit() else WAIT * 2**attempt, LONGEST_WAIT))
+            time.sleep(min(int(seconds) if seconds.isdecimal() else WAIT * 2**attempt, LONGEST_WAIT))
         if response.status_code >= 300:
             raise self._error(response, self.address + path)
         try:

@@ -94,7 +94,7 @@ def test_from_pairs_and_documents_to_an_export(model_folder, tmp_path, monkeypat
     assert trained == ["contrast", "learn", "contrast"]
     report = json.loads(result.stdout)
     assert report == json.loads((out / "adapted.json").read_text())
-    assert "read 40 different pairs in pairs.jsonl, documents in docs: 40" in result.stderr
+    assert "read 40 different pairs in pairs.jsonl, 40 documents in docs" in result.stderr
     assert "24 pairs" in result.stderr and "held out: 8 questions for dev, 8 for the test" in result.stderr
     names = [row["model"] for row in report["models"]]
     assert names[1:] == ["llama, trained", "llama, lbr", "BM25", f"{report['best']} + BM25"]
@@ -354,6 +354,45 @@ def test_ready_models_race(model_folder, encoder_folder, tmp_path, monkeypatch, 
         row = next(row for row in again["models"] if row["model"] == name)
         assert {**row, "seconds": 0} == {**rows[name], "seconds": 0}
     assert [Path(place).name for place in seen] == ["mine--contrast", "saved--contrast", "qwen3--contrast"]
+
+
+def test_encoders_of_one_base_that_were_trained_race(model_folder, tmp_path):
+    """Their adapters are continued; where another one is the best, `encoder/` and `export/` are its, and no older."""
+    _, pairs = write_data(tmp_path)
+    for name in ("one", "two"):
+        encoder = Encoder.from_pretrained(model_folder("llama"), pooling="mean")
+        encoder.backbone.add_lora({"r": 2})
+        torch.manual_seed(len(name) + (name == "two"))
+        for parameter in encoder.backbone.model.parameters():
+            if parameter.requires_grad:
+                torch.nn.init.normal_(parameter, std=0.3)
+        encoder.save_pretrained(tmp_path / name)
+    options: Any = {"pairs": pairs, "quick": True}
+    both = adapt(as_is=[tmp_path / "one", tmp_path / "two"], output=tmp_path / "both", export=False, **options)
+    scores = {row["model"]: row["dev_ndcg_at_10"] for row in both["models"] if row["model"] in ("one", "two")}
+    worse, better = sorted(scores, key=lambda name: scores[name])
+    assert scores[worse] < scores[better]
+
+    def vectors(folder: Path) -> np.ndarray:
+        return opening.open_model(str(folder)).encode_document(["a case"])
+
+    out = tmp_path / "out"
+    for name in (worse, better):
+        report = adapt(as_is=[tmp_path / name], output=out, **options)
+        assert (report["best"], report["exported"]) == (name, "export")
+        for written in ("encoder", "export"):
+            np.testing.assert_allclose(vectors(out / written), vectors(tmp_path / name), atol=1e-5)
+    written = (out / "export" / "parity.json").stat().st_mtime_ns
+    adapt(as_is=[tmp_path / better], output=out, **options)
+    assert (out / "export" / "parity.json").stat().st_mtime_ns == written, "not exported again"
+
+    report = adapt(
+        tmp_path / "one", output=tmp_path / "trained", **options, overrides=[*TINY[1:], "adapt.minutes=0.05"]
+    )
+    assert [row["model"] for row in report["models"]][:2] == ["one", "one, trained"]
+    assert Recipe.load(tmp_path / "trained" / "recipes" / "one--contrast.yaml").encoder.lora is not None
+    adapter = next((tmp_path / "trained" / "model").rglob("stage.json")).parent / "adapters"
+    assert len(list(adapter.iterdir())) == 1, "continued, not a second one"
 
 
 def test_methods_are_for_language_models(encoder_folder, tmp_path):

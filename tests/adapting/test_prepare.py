@@ -184,7 +184,7 @@ def test_too_little_of_everything(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no documents"):
         prepare(tmp_path / "docs", None, tmp_path / "data")
     (tmp_path / "docs" / "a.txt").write_text("One sentence alone.")
-    with pytest.raises(ValueError, match="1 passages: the dev set would have 0 different questions"):
+    with pytest.raises(ValueError, match="1 document in docs, 1 passage: the dev set would have 0 different questions"):
         prepare(tmp_path / "docs", None, tmp_path / "data")
     with pytest.raises(FileNotFoundError, match="pairs.jsonl"):
         prepare(tmp_path / "docs", tmp_path / "pairs.jsonl", tmp_path / "data")

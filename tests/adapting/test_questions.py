@@ -317,11 +317,22 @@ def test_a_trained_encoder_writes_after_its_template(model_folder, tmp_path, mon
     assert writer.limit == 40 - len(writer.encoder.template.rows([""])[0].ids)
 
 
+def test_a_question_after_an_announcement_may_be_cut(monkeypatch):
+    writer = open_writer("nano")
+    cut = "Here is a question about the passage:\nWhat is the main reason for the long words that stand between the two"
+    for text, whole in ((cut, False), (f"{cut}?", True), (f"{cut}\nWhen?", True), ("What is it", True)):
+        monkeypatch.setattr(writer.encoder, "generate", lambda *_, text=text, **__: [text])
+        monkeypatch.setattr("embrew.adapting.questions.writers.MAX_NEW_TOKENS", len(writer._ids(cut)))
+        ((question,),) = writer.write(["a passage"], 1, seed=0)
+        assert question.is_whole is whole, text
+
+
 class Api(BaseHTTPRequestHandler):
     """A server with OpenAI's API, whose first answer has another status."""
 
     requests: list[tuple[str, Any, Any]] = []  # noqa: RUF012
     reason, first_status = "stop", 503
+    text: str | None = None
 
     def do_GET(self) -> None:
         self.answer({"data": [{"id": "tiny"}]})
@@ -337,6 +348,7 @@ class Api(BaseHTTPRequestHandler):
             return
         number = body["messages"][0]["content"].rpartition("case ")[2]
         text = f"1. Which facts belong to case {number}\n2. Where does case {number.strip('.')}"
+        text = text if self.text is None else self.text
         self.answer({"choices": [{"message": {"content": text}, "finish_reason": self.reason}]})
 
     def answer(self, value: Any) -> None:
@@ -383,6 +395,26 @@ def test_a_server_writes(docs, server, status, tmp_path, monkeypatch, caplog):
     with pytest.raises(ValueError, match="holds a user or a password") as raised:
         write_questions(docs, tmp_path / "other.jsonl", writer="https://me:hidden@example.org/v1#x")
     assert "hidden" not in str(raised.value)
+
+
+def test_a_server_that_thinks_elsewhere_is_refused_and_nothing_is_kept(docs, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(Api, "reason", "length")
+    monkeypatch.setattr(Api, "text", "")
+    with pytest.raises(ValueError, match="answers with thoughts alone, or nothing, in 12 tokens"):
+        write_questions(docs, tmp_path / "q.jsonl", writer=server)
+    assert not list(tmp_path.glob("q.written/0*"))
+
+
+@pytest.mark.parametrize(("key", "sent"), [("secret\n", "Bearer secret"), ("se\ncret", None), ("sécret", None)])
+def test_a_key_with_white_space_around_it_is_sent_without(key, sent, docs, server, tmp_path, monkeypatch):
+    monkeypatch.setenv("EMBREW_API_KEY", key)
+    if sent is None:
+        with pytest.raises(ValueError, match="has characters that no key has; copy it again") as raised:
+            open_writer(server)
+        assert "cret" not in str(raised.value)
+        return
+    open_writer(server).write(["text"], 1, seed=0)
+    assert Api.requests[-1][1] == sent
 
 
 def test_a_request_that_a_server_refuses_names_what_can_be_changed(docs, server, tmp_path, monkeypatch):

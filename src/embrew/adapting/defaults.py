@@ -70,7 +70,7 @@ class ReadyDefaults(Config):
     """How a model that is an encoder already is trained further.
 
     Attributes:
-        full_below: number of parameters below which every weight is trained; else a LoRA.
+        full_below: number of parameters below which every weight is trained; else a LoRA, as where it has one already.
         full, lora: keys of the stage's `training`.
         stages: the stages, without data and steps.
     """
@@ -80,9 +80,9 @@ class ReadyDefaults(Config):
     lora: Keys
     stages: Annotated[list[StageDefaults], Field(min_length=1)]
 
-    def model(self, encoder: Keys, parameters: int) -> ModelDefaults:
+    def model(self, encoder: Keys, parameters: int, *, has_adapter: bool) -> ModelDefaults:
         """Return encoder and stages for a model of that size; `encoder` holds the keys of its `encoder` in a recipe."""
-        trains_all = parameters < self.full_below
+        trains_all = parameters < self.full_below and not has_adapter
         stages = [stage.model_copy(deep=True) for stage in self.stages]
         for stage in stages:
             stage.stage["training"] = {**(self.full if trains_all else self.lora), **stage.stage.get("training", {})}

@@ -38,13 +38,14 @@ class Scores(TypedDict):
 
 
 class AdaptReport(Scores):
-    """The content of `adapted.json`; paths are relative to the output folder."""
+    """The content of `adapted.json`; paths are relative to the output folder, `vectors` is the best one's hash."""
 
     format: int
     starts: dict[str, str]
     data: PreparedManifest
     versions: dict[str, str | None]
     encoder: str | None
+    vectors: str | None
     exported: str | None
     minutes: float
     sha256: str

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from peft import PeftModel
+
 from embrew.adapting.candidate import (
     AS_IS,
     CENTERED,
@@ -164,7 +166,8 @@ def _plan_ready(candidate: Candidate) -> Plan:
             trained = [CONTRAST]
             if not start.is_saved_by_embrew:  # which keeps its limits
                 lengths = text_lengths(encoder, data, defaults.longest)
-            choices = defaults.ready.model(keys, parameters)
+            has_adapter = encoder.merged_to_encode or isinstance(encoder.backbone.model, PeftModel)
+            choices = defaults.ready.model(keys, parameters, has_adapter=has_adapter)
             with_negatives = _with_negatives(candidate, encoder, milliseconds)
             _plan_recipe(with_negatives, CONTRAST, choices, encoder, lengths, dev.seconds)
     plan = Plan(

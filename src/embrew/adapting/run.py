@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from embrew.adapting.baselines import score_bm25
-from embrew.adapting.candidate import BM25, CONTRAST, DEV, REPAIR, RESULTS, Candidate, open_stage
+from embrew.adapting.candidate import BM25, CONTRAST, DEV, RESULTS, Candidate, open_stage
 from embrew.adapting.defaults import (
     DISTILLATION,
     PREFIX,
@@ -30,6 +30,7 @@ from embrew.adapting.outcome import (
     write_page,
 )
 from embrew.adapting.plan_training import earlier_plan, plan_training
+from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, prepare_data
 from embrew.adapting.preparation.sources import DataSource, check_apart, data_source
 from embrew.adapting.questions.job import SETTINGS as JOB_SETTINGS
@@ -49,16 +50,18 @@ from embrew.opening import check_pooling
 from embrew.progress import within
 from embrew.recipe.overrides import Override, as_text, parse_override
 from embrew.storage.loading import SETTINGS
+from embrew.text_encoder import vectors_hash
 
 logger = logging.getLogger(__name__)
 EXPORT, ENCODER = "export", "encoder"
 DATA, QUESTIONS = "data", "questions"
 
 
-def export_best(best: RaceRow, candidate: Candidate, *, export: bool) -> tuple[Path | None, bool]:
-    """Write `encoder/`, the best one, and `export/`; return the first, and whether the second was written.
+def export_best(best: RaceRow, candidate: Candidate, *, export: bool) -> tuple[str | None, bool]:
+    """Write `encoder/`, the best one, and `export/`; return the hash of its vectors, and whether it is exported.
 
-    A model that embrew reads only as it is stays where it is.
+    A model that embrew reads only as it is stays where it is; its hash is None. Folders of an earlier best one are
+    removed.
 
     Args:
         best: the best encoder.
@@ -67,21 +70,22 @@ def export_best(best: RaceRow, candidate: Candidate, *, export: bool) -> tuple[P
     """
     folder, target = candidate.folder / ENCODER, candidate.folder / EXPORT
     encoder = _write_encoder(best, candidate, folder)
+    made_of = None if encoder is None else vectors_hash(encoder)
+    is_exported = made_of is not None and _exported(candidate.folder) == made_of
+    if not is_exported:
+        _remove(target, formats.EXPORT.file)
     if encoder is None:
         logger.warning("%s is the best without training; nothing is exported, use the original model", best.name)
-        return None, False
-    if not export:
-        return folder, False
-    length = encoder.max_seq_length
-    if _exported(target) == _description(encoder.with_settings(max_length=length)):
+        _remove(folder, SETTINGS)
+    elif export and is_exported:
         logger.info("%s  already exported", target)
-        return folder, True
-    try:
-        export_encoder(encoder, target, overwrite=target.exists(), max_length=length)
-    except ValueError as error:
-        logger.warning("%s is the best, and cannot be exported: %s; it is in %s", best.name, error, folder)
-        return folder, False
-    return folder, True
+    elif export:
+        try:
+            export_encoder(encoder, target, max_length=encoder.max_seq_length)
+        except ValueError as error:
+            logger.warning("%s is the best, and cannot be exported: %s; it is in %s", best.name, error, folder)
+            return made_of, False
+    return made_of, export and encoder is not None
 
 
 def _write_encoder(best: RaceRow, candidate: Candidate, folder: Path) -> Encoder | None:
@@ -94,17 +98,23 @@ def _write_encoder(best: RaceRow, candidate: Candidate, folder: Path) -> Encoder
     if encoder is None:
         return None
     intact = folder.is_dir() and is_intact(folder)
-    if not intact or _description(Encoder.from_pretrained(folder)) != _description(encoder):
+    if not intact or vectors_hash(Encoder.from_pretrained(folder)) != vectors_hash(encoder):
         encoder.save_pretrained(folder, overwrite=folder.exists())
     return encoder
 
 
-def _exported(folder: Path) -> Any:
-    """Return the description of the encoder of an intact export; None: there is none."""
-    file = folder / formats.EXPORT.file
-    if not file.is_file() or not is_intact(folder):
+def _exported(folder: Path) -> str | None:
+    """Return the hash of the vectors that the intact export of an earlier call gives; None: there is none."""
+    if not (folder / EXPORT).is_dir() or not is_intact(folder / EXPORT) or not (folder / ADAPTED).is_file():
         return None
-    return read_json(file, keys=("encoder",), repair=REPAIR, kind=formats.EXPORT)["encoder"]
+    earlier = read_json(folder / ADAPTED, repair=f"remove {folder / ADAPTED}; the same command writes it again")
+    return earlier.get("vectors") if earlier.get("exported") else None
+
+
+def _remove(folder: Path, marker: str) -> None:
+    """Remove a folder that holds an earlier best encoder."""
+    if (folder / marker).is_file():
+        shutil.rmtree(folder)
 
 
 def _link_files(stage: Path, target: Path) -> None:
@@ -116,11 +126,6 @@ def _link_files(stage: Path, target: Path) -> None:
             if file.is_file():
                 (new / file.relative_to(stage)).parent.mkdir(parents=True, exist_ok=True)
                 link_or_copy(file, new / file.relative_to(stage))
-
-
-def _description(encoder: Encoder) -> Any:
-    """Return an encoder's description as it is read again from JSON."""
-    return json.loads(json.dumps(encoder.describe()))
 
 
 def adapt(
@@ -267,14 +272,15 @@ def race(
     if on_scores is not None:
         on_scores(scores)
     # write the encoder, its export, adapted.json and report.html
-    encoder, exported = export_best(best, winner, export=options.export)
+    made_of, exported = export_best(best, winner, export=options.export)
     values = {
         "format": formats.ADAPTED.number,
         "starts": {candidate.start.name: public_path(candidate.start.model) for candidate in candidates},
         **scores,
         "data": data.manifest,
         "versions": formats.versions(),
-        "encoder": None if encoder is None else str(encoder.relative_to(folder)),
+        "encoder": None if made_of is None else ENCODER,
+        "vectors": made_of,
         "exported": EXPORT if exported else None,
         "minutes": options.defaults.minutes,
     }
@@ -330,10 +336,11 @@ def _candidates(starts: Sequence[Start], data: Prepared, folder: Path, options: 
 
     Raises:
         FileExistsError: a model of an earlier call was planned with other settings.
-        ValueError: an override or a method that fits none of the recipes.
+        ValueError: an override or a method that fits none of the recipes; training data that hold held-out texts.
     """
     methods = _methods_to_train(options, data)
     _check_overrides(methods, options)
+    check_leaks(data.folder)
     if not starts and not (folder / STARTS).is_file():
         starts = [find_start(model, trains=True) for model in models_that_fit(data, options.defaults)]
         _check_starts(starts, options)

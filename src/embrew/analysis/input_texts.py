@@ -93,14 +93,17 @@ def _text_columns(path: str | Path, split: str) -> list[str]:
 
 
 def unnormalised(encoder: Encoder | SentenceTransformer) -> TextEncoder:
-    """Return the encoder, on the same weights, without normalisation of its vectors."""
+    """Return the encoder, on the same weights, without the normalisation that comes last."""
     if isinstance(encoder, Encoder):
         return encoder.with_settings(normalize=False)
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize
 
+    modules = list(encoder)
+    while isinstance(modules[-1], Normalize):
+        modules.pop()
     return SentenceTransformer(  # type: ignore[return-value]  # its prompts may be None
-        modules=[module for module in encoder if not isinstance(module, Normalize)],
+        modules=modules,
         prompts={name: prompt or "" for name, prompt in encoder.prompts.items()},
         default_prompt_name=encoder.default_prompt_name,
         device=str(encoder.device),

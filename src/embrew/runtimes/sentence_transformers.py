@@ -78,7 +78,7 @@ def write_stock(portable: PortableEncoder, out: Path, weights: str) -> None:
         stock.save_pretrained(str(out), create_model_card=False)
     check_tokenizer(tokenizer, out)
     _write_for_other_readers(out, max_length=encoder.max_seq_length)
-    _refuse_misreading(out, vllm=misread_by_vllm(encoder), tei=misread_by_tei(encoder))
+    refuse_misreading(out, vllm=misread_by_vllm(encoder), tei=misread_by_tei(encoder))
 
 
 def _pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: dict[int, int]) -> list[nn.Module]:
@@ -172,7 +172,7 @@ def _unpad(portable: PortableEncoder) -> bool | None:
     return None if one_pooling and portable.empty_texts else False
 
 
-def _refuse_misreading(out: Path, *, vllm: str | None, tei: str | None) -> None:
+def refuse_misreading(out: Path, *, vllm: str | None, tei: str | None) -> None:
     """Make software refuse a folder from which it would read another encoder, with an error that holds the reason.
 
     transformers 4 would ignore `is_causal`, `rope_parameters` and the tokenizer's class. It reads

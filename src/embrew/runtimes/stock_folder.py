@@ -41,6 +41,7 @@ ONE_TOKEN = (
     "train one memory token at the end of the template (template: '{instruction}{text}{memory}', memory_tokens: 1, "
     "pooling: {mode: last, over: memory}) or last-token pooling"
 )
+CENTERED = "a mean is subtracted from its vectors (pooling.center), with which this server was not checked"
 
 
 class Reading(TypedDict):
@@ -94,7 +95,7 @@ def pooling_refused(encoder: Encoder) -> str | None:
     """Return why a server that pools over every token cannot pool as the encoder does; None: it can."""
     pooling, number = encoder.pooling, len(encoder.template.memory_ids)
     if encoder.center is not None:
-        return "a mean is subtracted from its vectors (pooling.center), with which this server was not checked"
+        return CENTERED
     if any(layer.bias or layer.activation != "identity" for layer in pooling.dense or ()):
         return "its layers after pooling have a bias or an activation, with which this server was not checked"
     if pools_last_token(encoder):

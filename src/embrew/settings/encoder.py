@@ -77,7 +77,7 @@ class Pooling:
     such vectors are means of the cosines of single tokens, weighted by the lengths of their states.
 
     A text without any position to pool (an empty text pooled over `text`) gives the zero vector, which has cosine 0
-    with everything, as stock Sentence-Transformers gives it.
+    with everything, as stock Sentence-Transformers gives it; with `center`, minus the mean of the others.
 
     Attributes:
         mode: way to combine states; see `MODES`.

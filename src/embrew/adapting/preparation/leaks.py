@@ -4,7 +4,8 @@
   it with its question mark, or has it as a line, an item of a list or a sentence.
 - It also holds a question if it is a part of it (30 characters or more), or contains one of its sentences or 13 of its
   words in a row (`question_parts`).
-- A training question holds a held-out one if it equals it, contains it (5 words or more) or is a part of it.
+- A training question holds a held-out one if it equals it, contains it (5 words or more) or such a part, or is a part
+  of it.
 - A text holds an answer of 8 words or more if it contains it word by word, or is a part of it of 30 characters or more.
   A shorter answer, such as "yes", a number or a name, is the answer of many questions and is not looked for.
 """
@@ -59,8 +60,9 @@ class HeldOutTexts:
         return bool(self._question_finder(text) or self._parts_of_questions(text)) or self._is_part(text)
 
     def repeats_question(self, question: str) -> bool:
-        """Return whether a question equals a held-out one, contains one or is a part of one."""
-        return text_key(question) in self._questions or bool(self._long_questions(question)) or self._is_part(question)
+        """Return whether a question equals a held-out one, contains one or a part of one, or is a part of one."""
+        holds = self._long_questions(question) or self._parts_of_questions(question)
+        return text_key(question) in self._questions or bool(holds) or self._is_part(question)
 
     def question_leaks(self, question: str) -> bool:
         """Return whether a question of the training data holds a held-out question or answer."""

@@ -322,7 +322,9 @@ def _read(documents: DataSource | None, pairs: DataSource | None, *, max_chars: 
     summary = [] if pairs is None else [f"{len(unique)} different pairs in {pairs.name}"]
     if documents is not None:
         total = sum(map(len, by_document.values()))
-        summary.append(f"documents in {documents.name}: {len(all_documents)}, passages: {total}")
+        numbers = len(all_documents), total
+        of_each = (f"{n} {what}{'s' * (n != 1)}" for n, what in zip(numbers, ("document", "passage"), strict=True))
+        summary.append(f" in {documents.name}, ".join(of_each))
     logger.info("read %s", ", ".join(summary))
     if unique:
         first = {"query": unique[0].question, "positive": unique[0].answer}

@@ -67,7 +67,9 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], held_out: He
     if len(pairs) < held_out.few:
         held: frozenset[str] = frozenset().union(*from_document)
         apart_by_document = len(held) < len(documents)  # else no document would be left to train on
-        return Split(_halves(connected(pairs)), held if apart_by_document else frozenset(), apart_by_document, linked)
+        groups = connected(pairs, from_document)
+        groups = groups if len(groups) > 1 else connected(pairs)
+        return Split(_halves(groups), held if apart_by_document else frozenset(), apart_by_document, linked)
     groups, by_document = connected(pairs, from_document), True
     if max(map(len, groups)) > len(pairs) / 2:
         apart = connected(pairs)

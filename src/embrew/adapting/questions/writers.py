@@ -214,9 +214,9 @@ class LocalWriter:
         return list(self.encoder.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 
     def _is_whole(self, text: str) -> bool:
-        """Return whether the first line ended: by a mark, a second line, or before the limit (tokens may merge)."""
-        line, *rest = [line for line in text.splitlines() if line.strip()] or [""]
-        return bool(rest) or ends_sentence(line) or len(self._ids(line)) < 0.8 * MAX_NEW_TOKENS
+        """Return whether the question ended: by a mark, a further one, or before the limit (tokens may merge)."""
+        line, *rest = questions_in(text) or [""]
+        return bool(rest) or ends_sentence(line) or len(self._ids(text)) < 0.8 * MAX_NEW_TOKENS
 
 
 def _chat_frame(encoder: Encoder) -> tuple[list[int], list[int]]:
@@ -314,10 +314,10 @@ class ServerWriter:
             lines = questions_in(text)
         except (LookupError, TypeError, AttributeError) as error:
             raise self._not_of_api(answer, "/chat/completions") from error
-        if not lines and THOUGHTS[0] in text:
+        if not lines and (THOUGHTS[0] in text or reason == "length"):
             raise ValueError(
-                f"{self.name} answers with thoughts alone in {count * MAX_NEW_TOKENS} tokens; give a model that does "
-                "not think first, or switch that off in the server"
+                f"{self.name} answers with thoughts alone, or nothing, in {count * MAX_NEW_TOKENS} tokens; give a "
+                "model that does not think first, or switch that off in the server"
             )
         are_complete = [True] * len(lines)
         if lines and reason == "length":
