@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from embrew.adapting import adapt
-from embrew.adapting.preparation.leaks import check_leaks
+from embrew.adapting.preparation.leaks import HeldOutTexts, check_leaks
 from embrew.adapting.preparation.prepare import Prepared
+from embrew.analysis.qa import QA
 from tests.adapting.data import prepare
 from tests.rows import read_rows, write_rows
 
@@ -149,6 +150,22 @@ def test_parts_of_long_questions(tmp_path):
     assert len(questions) == 9 and len(own) == 81 and len(trained) > 20
     assert [sentence for sentence in own if any(sentence in text for text in trained)] == []
     assert any("which of these shipments" in text for text in trained), "what all questions say is no part of one"
+
+
+@pytest.mark.parametrize(
+    ("question", "leaks"),
+    [
+        ("The patient has had a fever of thirty nine degrees since Monday. Which drug is best for a child?", True),
+        ("zero one two three four five six seven eight nine ten eleven twelve thirteen and more?", True),
+        ("Tell me, where is Paris now, please?", False),  # of 4 words, which many questions hold
+        ("And where is Paris now on this map?", True),
+    ],
+)
+def test_questions_to_train_on_that_hold_a_part_of_a_held_out_one(question, leaks):
+    sick = "The patient has had a fever of thirty nine degrees since Monday. What should be done about it now?"
+    row = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen: what is next?"
+    held = [QA(sick, "a"), QA(row, "b"), QA("Where is Paris now?", "c"), QA("Where is Paris now on this map?", "d")]
+    assert HeldOutTexts(held).question_leaks(question) is leaks
 
 
 @pytest.mark.parametrize("marker", ["{}. ", "{}) ", "({}) "])

@@ -79,6 +79,14 @@ def test_few_pairs_are_all_held_out():
     assert [parts.count(part) for part in ("train", "dev", "test")] == [12, 4, 4]
 
 
+def test_few_pairs_of_one_document_stay_together():
+    pairs = [QA(f"q{i}", f"a{i}", source="ab"[i % 2]) for i in range(10)]
+    documents = [Document(name, f"text {name}") for name in "abc"]
+    assert split_pairs(pairs, documents).parts == ("dev", "test") * 5
+    alone = [QA(f"q{i}", f"a{i}", source="a") for i in range(10)]
+    assert split_pairs(alone, documents).parts == ("dev",) * 5 + ("test",) * 5, "one document, by question"
+
+
 def test_one_document_is_split_by_question():
     documents = [Document("book.pdf", LONG)]
     pairs = [QA(f"q{i}", f"a{i}", source="book") for i in range(50)]

@@ -64,17 +64,15 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], held_out: He
     """
     from_document = find_documents(pairs, documents)
     linked = sum(bool(documents_of_pair) for documents_of_pair in from_document)
-    if len(pairs) < held_out.few:
-        held: frozenset[str] = frozenset().union(*from_document)
-        apart_by_document = len(held) < len(documents)  # else no document would be left to train on
-        groups = connected(pairs, from_document)
-        groups = groups if len(groups) > 1 else connected(pairs)
-        return Split(_halves(groups), held if apart_by_document else frozenset(), apart_by_document, linked)
     groups, by_document = connected(pairs, from_document), True
-    if max(map(len, groups)) > len(pairs) / 2:
+    if max(map(len, groups), default=0) > len(pairs) / 2:
         apart = connected(pairs)
         if max(map(len, apart)) < max(map(len, groups)):
             groups, by_document = apart, False
+    if len(pairs) < held_out.few:
+        held: frozenset[str] = frozenset().union(*from_document)
+        apart_by_document = len(held) < len(documents)  # else no document would be left to train on
+        return Split(_halves(groups), held if apart_by_document else frozenset(), apart_by_document, linked)
     order = _in_proportion(pairs, groups, seed=seed)
     parts = ["train"] * len(pairs)
     least_dev = min(held_out.least_dev, len(pairs) // 5)
