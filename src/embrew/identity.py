@@ -23,6 +23,21 @@ def adapters_to_replay(encoder: EncoderModule) -> list[AdapterState]:
     return [] if encoder.backbone.owns_weights else list(encoder.merged_adapters)
 
 
+def active_adapter(encoder: EncoderModule) -> dict[str, Any] | None:
+    """Return the PEFT configuration of the adapter that further training continues; None: there is none."""
+    config: Mapping[str, Any] | None = None
+    if encoder.merged_to_encode and encoder.merged_adapters:
+        config = encoder.merged_adapters[-1].config
+    elif isinstance(encoder.backbone.model, PeftModel):
+        config = adapter_state(encoder.backbone.model).config
+    return None if config is None else {key: sorted_names(value) for key, value in config.items()}
+
+
+def sorted_names(value: Any) -> Any:
+    """Return names of modules in one order; other values as they are."""
+    return sorted(value) if isinstance(value, list | set | tuple) else value
+
+
 def settings_of(encoder: EncoderModule) -> dict[str, Any]:
     """Return all settings of an encoder, for JSON: with weights and tokenizer, enough to build it again."""
     cut = {} if encoder.num_layers is None else {"num_layers": encoder.num_layers}

@@ -188,7 +188,9 @@ def sweep(folder: Path) -> Contents:
     values = read_json(folder / SWEEP.file, keys=("rows", "sweep"), kind=SWEEP)
     rows = {row["name"]: {task: mean(seeds) for task, seeds in row["scores"].items()} for row in values["rows"]}
     facts = [f"{name}: {percentages(scores)}" for name, scores in rows.items()]
-    others = [each.name for each in sorted(folder.iterdir()) if (each / RUN.file).is_file() and each.name not in rows]
+    runs = [*folder.glob(f"*/{RUN.file}"), *folder.glob(f"*/seed-*/{RUN.file}")]
+    begun = {file.relative_to(folder).parts[0] for file in runs}
+    others = sorted(begun - {*rows})
     facts += [f"{name}: in progress" for name in others]
     resume = command("train", "RECIPE", "--sweep", values["sweep"], "--output", folder, "--resume")
     summary, commands = f"{len(rows)} rows of {values['sweep']} finished", {"open": f"cat {folder / 'sweep.md'}"}

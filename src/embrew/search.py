@@ -41,7 +41,7 @@ from embrew.text_encoder import (
 
 REPAIR = "build the index again"
 Verify = Literal["fast", "full"]
-_ORDER = "rows.npy"
+ORDER = "rows.npy"
 _KEYS = (
     *("encoder_hash", "tokenizer_sha256", "passport", "documents", "dimensions", "query_options", "blocks", "files"),
     "sha256",
@@ -211,11 +211,7 @@ class SearchIndex:
             return []
         options = {**encode_options(self.encoder, batch_tokens=batch_tokens), **self.query_options}
         unit = unit_vectors(self.encoder.encode_query(queries, **options), what="queries", texts=queries)
-        if unit.shape[1] != self.dimensions:
-            raise ValueError(
-                f"the encoder gives {unit.shape[1]} dimensions, the index has {self.dimensions}; "
-                "set truncate_dim to the value that built the index, or build it again"
-            )
+        self._check_width(unit.shape[1])
         depth = min(max(top_k, FUSION_DEPTH) if hybrid else top_k, len(self.documents))
         ranked = zip(*(array.tolist() for array in self.nearest(unit, depth)), strict=True)
         results = [
@@ -265,9 +261,9 @@ class SearchIndex:
         Files of an index that was opened are hard-linked, not written again; they are copied where the file system has
         no hard links.
         """
-        with atomic_folder(Path(folder), marker=INDEX.file, overwrite=overwrite) as new:
-            np.save(new / _ORDER, np.asarray(self._rows, dtype="<i8"), allow_pickle=False)
-            files = {_ORDER: file_sha256(new / _ORDER)}
+        with atomic_folder(Path(folder), marker=ORDER, overwrite=overwrite) as new:
+            np.save(new / ORDER, np.asarray(self._rows, dtype="<i8"), allow_pickle=False)
+            files = {ORDER: file_sha256(new / ORDER)}
             blocks = []
             free = 1 + max(
                 (block.number for block in self._blocks.blocks if isinstance(block, StoredBlock)), default=-1
@@ -345,13 +341,13 @@ class SearchIndex:
             _check_made_by(encoder, manifest, folder, passport)
         sha256 = manifest["files"]
         blocks = [StoredBlock(folder, number, shape, sha256, repair=REPAIR) for number, shape in shapes.items()]
-        order = MappedFile(folder / _ORDER, sha256[_ORDER], repair=REPAIR)
+        order = MappedFile(folder / ORDER, sha256[ORDER], repair=REPAIR)
         order.verified()
         rows = order.array("<i8", (manifest["documents"],))
         total = sum(count for count, _ in shapes.values())
         is_position = (rows >= 0) & (rows < total)
         if not is_position.all() or np.bincount(rows, minlength=total).max() > 1:
-            raise ValueError(f"{folder / _ORDER} is not an order of the rows of {folder}; {REPAIR}")
+            raise ValueError(f"{folder / ORDER} is not an order of the rows of {folder}; {REPAIR}")
         return cls(encoder, blocks, rows, query_options=manifest["query_options"], passport=passport)
 
     def updated(
@@ -384,6 +380,7 @@ class SearchIndex:
         vectors[sources >= 0] = self._blocks.vectors(self._rows[sources[sources >= 0]])
         options = encode_options(self.encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
         for part, encoded in _embedded(self.encoder, [*texts.values()], {**options, **self.query_options}):
+            self._check_width(encoded.shape[1])
             here = np.flatnonzero((which >= part.start) & (which < part.stop))
             vectors[here] = encoded[which[here] - part.start]
         blocks: list[Block | StoredBlock] = [self._blocks.blocks[number] for number in np.flatnonzero(keep)]
@@ -395,6 +392,13 @@ class SearchIndex:
         changes = replace(earlier.changes, encoded=len(texts))
         index = SearchIndex(self.encoder, blocks, rows, query_options=self.query_options, passport=self.passport)
         return index, changes
+
+    def _check_width(self, width: int) -> None:
+        if width != self.dimensions:
+            raise ValueError(
+                f"the encoder gives {width} dimensions, the index has {self.dimensions}; set truncate_dim to the value "
+                "that built the index, or build it again"
+            )
 
     def _blocks_to_keep(self, positions: np.ndarray) -> np.ndarray:
         """Return which blocks an update keeps, given the positions of the documents that are the same."""
@@ -445,7 +449,7 @@ def _check_manifest(values: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
     if any(type(number) is not int for number in [*counts, *(number for number, _ in entries), *options.values()]):
         raise TypeError("a number is not an integer")
     shapes = {number: (rows, values["dimensions"]) for number, rows in entries if 0 <= number < 10**9}
-    names = {_ORDER, *(name for number in shapes for name in block_files(number))}
+    names = {ORDER, *(name for number in shapes for name in block_files(number))}
     total = sum(rows for _, rows in entries)
     if min(counts) < 1 or not values["documents"] <= total <= 2 * values["documents"]:  # half may be dropped
         raise ValueError("its numbers of documents and rows do not fit together")

@@ -204,7 +204,7 @@ def test_wrong_rows_are_told_before_anything_is_trained(text, message, recipe, w
 
 
 def test_a_missing_dev_set_is_told_before_anything_is_trained(recipe, write, trained, tmp_path):
-    sweep = read_sweep(write("- {name: a}\n- {name: b, set: ['evaluation.dev=[no/such]']}"), recipe)
+    sweep = read_sweep(write("- {name: a, set: ['evaluation.dev=[no/such]']}"), recipe)
     with pytest.raises(FileNotFoundError, match="no data folder no/such"):
         run_sweep(sweep, tmp_path / "out")
     assert not trained

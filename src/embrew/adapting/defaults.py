@@ -80,9 +80,9 @@ class ReadyDefaults(Config):
     lora: Keys
     stages: Annotated[list[StageDefaults], Field(min_length=1)]
 
-    def model(self, encoder: Keys, parameters: int, *, has_adapter: bool) -> ModelDefaults:
+    def model(self, encoder: Keys, parameters: int) -> ModelDefaults:
         """Return encoder and stages for a model of that size; `encoder` holds the keys of its `encoder` in a recipe."""
-        trains_all = parameters < self.full_below and not has_adapter
+        trains_all = parameters < self.full_below and "lora" not in encoder
         stages = [stage.model_copy(deep=True) for stage in self.stages]
         for stage in stages:
             stage.stage["training"] = {**(self.full if trains_all else self.lora), **stage.stage.get("training", {})}

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peft import PeftModel
-
 from embrew.adapting.candidate import (
     AS_IS,
     CENTERED,
@@ -166,8 +164,7 @@ def _plan_ready(candidate: Candidate) -> Plan:
             trained = [CONTRAST]
             if not start.is_saved_by_embrew:  # which keeps its limits
                 lengths = text_lengths(encoder, data, defaults.longest)
-            has_adapter = encoder.merged_to_encode or isinstance(encoder.backbone.model, PeftModel)
-            choices = defaults.ready.model(keys, parameters, has_adapter=has_adapter)
+            choices = defaults.ready.model(keys, parameters)
             with_negatives = _with_negatives(candidate, encoder, milliseconds)
             _plan_recipe(with_negatives, CONTRAST, choices, encoder, lengths, dev.seconds)
     plan = Plan(

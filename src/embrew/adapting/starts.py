@@ -28,6 +28,7 @@ from embrew.files.checksums import sealed
 from embrew.files.names import path_inside
 from embrew.files.reading import read_json
 from embrew.files.writing import write_json
+from embrew.identity import active_adapter
 from embrew.machine import total_and_free
 from embrew.opening import is_bare, is_recipe, open_model
 from embrew.planning.devices import GIB, device_here
@@ -42,6 +43,7 @@ from embrew.text_encoder import TextEncoder
 logger = logging.getLogger(__name__)
 STARTS = "starts.json"
 REPORT = "adapted.json"
+LORA = ("r", "lora_alpha", "lora_dropout", "target_modules", "rank_pattern", "alpha_pattern")  # keys to train on with
 GENERAL = ("model", "encoder", "export", "contrast")  # names that many folders have
 SAMPLE = 2**16  # bytes that are read at the beginning, in the middle and at the end of a file
 REPAIR = "remove the file, and give all models again"
@@ -195,7 +197,9 @@ def open_to_train(start: Start) -> tuple[Encoder, Keys]:
     others = [name for name, text in encoder.prompts.items() if name not in SIDES and text]
     if start.is_saved_by_embrew and (others or encoder.contexts or encoder.demonstrator is not None):
         raise ValueError(f"{start.name} has further prompts ({', '.join(others) or 'demonstrations'})")
-    return encoder, recipe_keys(encoder.settings) | {
+    adapter = active_adapter(encoder)
+    continued = {} if adapter is None else {"lora": {key: adapter[key] for key in LORA if adapter.get(key)}}
+    return encoder, recipe_keys(encoder.settings) | continued | {
         key: len(ids)
         for key, ids in (
             ("memory_tokens", encoder.backbone.memory_ids),

@@ -82,6 +82,7 @@ def evaluate(
     from embrew.cli.results import page_model, write_page
     from embrew.evaluation.claims import check_claims, read_claims
     from embrew.evaluation.results import write_paths
+    from embrew.report.comparison import CHOICE
     from embrew.report.untrained import choose_pooling
 
     tasks, named = _tasks(data or (), suite, mteb or (), split, kind)  # before a model is opened
@@ -96,7 +97,17 @@ def evaluate(
         choice = None
         if pooling is None:
             tokens = options.get("batch_tokens")
-            choice = choose_pooling(model, tasks, output, dtype=dtype, batch_tokens=tokens, processes=processes)
+            choice = choose_pooling(
+                model,
+                tasks,
+                output,
+                dtype=dtype,
+                batch_tokens=tokens,
+                processes=processes,
+                overwrite=options.get("overwrite", False),
+            )
+        if choice is None and output is not None and processes.rank == 0:
+            (output / CHOICE).unlink(missing_ok=True)  # of another model
         model_pooling = choice.pooling if choice else pooling
         encoder: Any = opening.open_model(
             model, overrides or (), pooling=model_pooling, dtype=dtype, backend=backend, as_trained=True

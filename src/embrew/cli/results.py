@@ -37,10 +37,11 @@ def table(
     from embrew.evaluation.results import averages, label_of
     from embrew.evaluation.suites import read_averages
     from embrew.files.writing import atomic_path
-    from embrew.report.comparison import models_of
+    from embrew.report.comparison import check_same_data, models_of
     from embrew.report.tables import as_markdown, csv_text, grid
 
     rows = models_of(results)
+    check_same_data(rows)
     named = None if suite is None else read_averages(suite)
     header, cells = grid(rows, intervals=intervals, named=named)
     # one row per task: there are more tasks than models

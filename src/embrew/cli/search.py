@@ -133,13 +133,12 @@ def _written(
     verify: Literal["fast", "full"],
 ) -> SearchIndex:
     """Build or update an index in a folder."""
-    from embrew.files.formats import INDEX
     from embrew.files.writing import check_free
     from embrew.opening import passport_files
-    from embrew.search import SearchIndex
+    from embrew.search import ORDER, SearchIndex
 
     if not update:
-        check_free(folder, marker=INDEX.file, overwrite=overwrite)
+        check_free(folder, marker=ORDER, overwrite=overwrite)
         index = SearchIndex.build(encoder, documents, show_progress_bar=True)
         index.passport = passport_files(encoder, model)
         index.save(folder, overwrite=overwrite)

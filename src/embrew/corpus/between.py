@@ -7,8 +7,9 @@ query, against all documents of the index.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from sklearn.linear_model import RidgeCV
@@ -19,7 +20,7 @@ from embrew.passport.of_index import checks_of, embed_side
 from embrew.search import SearchIndex
 from embrew.stores import Place
 from embrew.text.texts import SIDES
-from embrew.text_encoder import TextEncoder, unit_vectors
+from embrew.text_encoder import TextEncoder, space_of, unit_vectors
 
 SAMPLE = 500  # documents that are encoded again
 HELD_OUT = 0.2  # share of the sample that the map is measured on
@@ -80,10 +81,13 @@ def between(folder: str | Place, encoder: TextEncoder, corpus: str | Place | Non
     numbers, texts = _sample(index)
     if len(numbers) < FEWEST:
         return Between(faults=faults)
-    measured = _unit(embed_side(encoder, "document", texts), texts)
+    side = "query" if space_of(encoder) else "document"  # of an encoder of queries, which encodes no documents
+    is_same = bool(checks) and all(result.equal for result in checks.values())
+    options = index.query_options if is_same else {}  # layers and dimensions of the index's own model
+    measured = _unit(embed_side(encoder, side, texts, **options), texts)
     stored = np.concatenate([index.vectors(number, number + 1) for number in numbers])
     fitted = round(len(numbers) * (1 - HELD_OUT))
-    pairs = [(measured[:fitted], stored[:fitted]), *_passport_pairs(index, encoder)]
+    pairs = [(measured[:fitted], stored[:fitted]), *_passport_pairs(index, encoder, options)]
     x, y = (np.concatenate(each) for each in zip(*pairs, strict=True))
     ridge = RidgeCV(alphas=ALPHAS).fit(x.astype(np.float64), y.astype(np.float64))
     queried, held_out = numbers[fitted:], measured[fitted:]
@@ -108,7 +112,9 @@ def _sample(index: SearchIndex) -> tuple[list[int], list[str]]:
     return [number for number, _ in chosen], [text for _, text in chosen]
 
 
-def _passport_pairs(index: SearchIndex, encoder: TextEncoder) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _passport_pairs(
+    index: SearchIndex, encoder: TextEncoder, options: Mapping[str, Any]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the model's vectors of the passport's texts and those of the passport, for queries and documents."""
     if index.passport is None or "num_layers" in index.query_options:
         return  # it has the vectors of all layers
@@ -118,7 +124,7 @@ def _passport_pairs(index: SearchIndex, encoder: TextEncoder) -> Iterator[tuple[
         texts = [passport.about["texts"][i] for i in right]
         expected = np.stack([*right.values()])[:, : index.dimensions]
         if expected.shape[1] == index.dimensions:
-            yield _unit(embed_side(encoder, side, texts), texts), _unit(expected, texts)
+            yield _unit(embed_side(encoder, side, texts, **options), texts), _unit(expected, texts)
 
 
 def _unit(vectors: np.ndarray, texts: list[str]) -> np.ndarray:

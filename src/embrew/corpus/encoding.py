@@ -125,8 +125,8 @@ def run(
     warn_unread(job.input)
     with claimed_folder(job.folder):
         made_of = manifest.made_of
-        if (job.folder / MANIFEST).is_file():
-            earlier = read_manifest(job.folder)
+        earlier = read_manifest(job.folder) if (job.folder / MANIFEST).is_file() else None
+        if earlier is not None and earlier.shards:
             # A corpus that was repaired after it stopped a run is another file; finished shards are compared with it.
             require_same(earlier, manifest, job.folder, apart_from=() if earlier.complete else ("input",))
             manifest = earlier

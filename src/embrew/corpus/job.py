@@ -17,6 +17,7 @@ from embrew.stores import Place, place_of
 
 Precision = Literal["float32", "int8", "binary"]
 LEVELS = 255  # steps between the 256 codes
+NARROW = 1e-9  # width of the range of a dimension that is constant
 MARGIN = 0.05  # of the range, added on both sides for later vectors
 
 
@@ -34,11 +35,17 @@ class Ranges:
 
     @classmethod
     def fit(cls, vectors: np.ndarray) -> Ranges:
-        """Return the ranges of float `(rows, dimensions)` vectors, 5 % wider on both sides."""
+        """Return the ranges of float `(rows, dimensions)` vectors, 5 % wider on both sides, with a code for 0.
+
+        A dimension with one value has a range of almost no width, so that other values count as outside.
+        """
         low, high = vectors.min(0).astype(np.float64), vectors.max(0).astype(np.float64)
         width = (high - low) * (1 + 2 * MARGIN)
-        step = np.where(width > 0, width / LEVELS, 1.0)
-        return cls(tuple((low - MARGIN * (high - low)).tolist()), tuple(step.tolist()))
+        step = np.maximum(width, NARROW) / LEVELS
+        minimum = low - MARGIN * (high - low)
+        holds_zero = (minimum <= 0) & (high >= 0)  # the vector of a blank text, which has no direction
+        minimum = np.where(holds_zero, np.round(minimum / step) * step, minimum)
+        return cls(tuple(minimum.tolist()), tuple(step.tolist()))
 
 
 def quantize(vectors: np.ndarray, precision: Precision, ranges: Ranges | None = None) -> tuple[np.ndarray, int]:

@@ -148,6 +148,11 @@ def query_options(vectors: Vectors, encoder: TextEncoder, *, any_encoder: bool =
             "; vectors of two models cannot be compared: give the model and the --dtype that encoded it, or encode the "
             "corpus again"
         )
+    if space_of(encoder) and made_of["num_layers"] is not None and not any_encoder:
+        raise ValueError(
+            f"{folder} holds vectors of the first {made_of['num_layers']} layers of its model, and this encoder's "
+            "queries are for those of all layers; encode the corpus with all"
+        )
     return {name: made_of[name] for name in ("truncate_dim", "num_layers") if made_of[name] is not None}
 
 

@@ -16,6 +16,7 @@ from embrew.evaluation.results import (
     Result,
     Sidecar,
     averages,
+    check_one_model,
     finished,
     grid_table,
     read_result,
@@ -110,6 +111,8 @@ def _evaluate(
     processes: Processes,
 ) -> list[Result]:
     """Return the results of the tasks, of which this process evaluates its share."""
+    if folder is not None:
+        check_one_model(folder, runs)
     results = [finished(folder, run) if folder and not overwrite else None for run in runs]
     for result in (result for result in results if result is not None):
         name = in_context(f"{result.task} {result.split}")

@@ -20,6 +20,7 @@ from embrew.evaluation.overlap import Overlap, count_overlaps, hash_texts, overl
 from embrew.evaluation.results import size_of
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.task import DevPart, Task
+from embrew.files.checksums import content_hash
 from embrew.files.formats import GAP, GAP_OTHER, GUARD
 from embrew.progress import is_chosen
 from embrew.recipe import DevRows, Recipe
@@ -63,12 +64,17 @@ class DevSets:
 
     @property
     def about(self) -> dict[str, dict[str, str]]:
-        """Kind, split and metric of each set by the name of its score, and its size once it is known."""
+        """Kind, split, metric and sha256 of each set by the name of its score, and its size once it is known."""
         about = {}
         for name, task in self._named().items():
             size = {"size": self.sizes[name]} if name in self.sizes else {}
-            about[name] = {"kind": task.kind, "split": task.split_label, "metric": KINDS[task.kind].metric, **size}
+            facts = {"kind": task.kind, "split": task.split_label, "metric": KINDS[task.kind].metric}
+            about[name] = {**facts, "sha256": self._content_hashes[name], **size}
         return about
+
+    @cached_property
+    def _content_hashes(self) -> dict[str, str]:
+        return {name: content_hash(task.files) for name, task in self._named().items()}
 
     def __call__(self, encoder: TextEncoder) -> dict[str, float]:
         """Return `dev`, the mean over the dev sets, and each set's score; `guard` and `guard/NAME` likewise."""

@@ -185,6 +185,18 @@ def finished(folder: Path, run: Sidecar) -> Result | None:
     return result
 
 
+def check_one_model(folder: Path, runs: Sequence[Sidecar]) -> None:
+    """Raise FileExistsError if a folder holds results of another model that these runs do not replace."""
+    hashes = {run["model_hash"] for run in runs}
+    replaced = {result_file(folder, run["task"], run["split"]) for run in runs}
+    for file in result_files(folder):
+        if file in replaced or not _sidecar_file(file).is_file():
+            continue
+        with suppress(BrokenFile):  # which is said where it is read
+            if read_json(_sidecar_file(file)).get("model_hash") not in hashes:
+                raise FileExistsError(f"{file} is a result of another model; choose another output folder")
+
+
 def result_files(folder: Path) -> list[Path]:
     """Return the results of a folder, sorted; one that lost its sidecar too, so that reading it says so.
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from embrew import check_passport
-from embrew.files.writing import atomic_folder
+from embrew.files.writing import atomic_folder, check_free
 from embrew.opening import open_model, passport_of
 from embrew.passport.making import write_passport
 
@@ -28,8 +28,10 @@ def write_model_passport(
         FileExistsError: the folder exists.
         ValueError: a model whose reading of texts is not known: an export, or one with modules of other kinds.
     """
+    script = Path(check_passport.__file__)
+    check_free(Path(folder), marker=script.name, overwrite=overwrite)  # models and indexes hold passports, too
     passport = passport_of(open_model(name, pooling=pooling), name, int8=int8)
-    with atomic_folder(folder, marker=check_passport.FILE, overwrite=overwrite) as out:
+    with atomic_folder(Path(folder), marker=script.name, overwrite=overwrite) as out:
         write_passport(passport, out)
-        shutil.copyfile(check_passport.__file__, out / Path(check_passport.__file__).name)
+        shutil.copyfile(script, out / script.name)
     return check_passport.Passport.read(folder)

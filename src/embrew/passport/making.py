@@ -19,6 +19,7 @@ from embrew.identity import vectors_hash
 from embrew.model.encoder_module import EncoderModule
 from embrew.passport.faults import Faults, Side, Vectors, differs, rounded
 from embrew.passport.texts import CHOSEN, SPECIAL, passport_texts
+from embrew.text.pattern import TEXT_FIELD
 from embrew.text.texts import SIDES
 
 NONE = ""  # name of the empty prompt
@@ -139,7 +140,9 @@ def client_words(encoder: EncoderModule) -> dict[str, str | None]:
     is_before = all(template.before == "{instruction}" for template in encoder.templates)
     limits = set(encoder.max_length.values())
     return {
-        name: side.instruction if not side.instruction or (is_before and len(limits) == 1) else None
+        name: side.instruction
+        if not side.instruction or (is_before and len(limits) == 1 and TEXT_FIELD not in side.instruction)
+        else None
         for name, side in sides_of(encoder).items()
     }
 

@@ -50,9 +50,9 @@ def read_files(folder: Place, sha256: str | None, *, repair: str) -> dict[str, b
     return files
 
 
-def embed_side(model: Any, side: str, texts: list[str]) -> np.ndarray:
+def embed_side(model: Any, side: str, texts: list[str], **options: Any) -> np.ndarray:
     """Return float32 vectors of texts as queries or documents, by any model with the methods for these."""
-    vectors = getattr(model, f"encode_{side}")(texts, show_progress_bar=False, convert_to_numpy=True)
+    vectors = getattr(model, f"encode_{side}")(texts, show_progress_bar=False, convert_to_numpy=True, **options)
     return np.asarray(vectors, dtype=np.float32)
 
 

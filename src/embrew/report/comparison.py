@@ -50,11 +50,19 @@ def read_folder(folder: str | Path) -> tuple[Result, ...]:
 
     Raises:
         FileNotFoundError: no such folder, or it holds no results.
+        ValueError: they are of several models.
     """
     files = result_files(Path(folder))
     if not files:
         raise FileNotFoundError(f"{folder} holds no results; embrew evaluate --output {quote(str(folder))} writes them")
-    return tuple(map(read_result, files))
+    results = tuple(map(read_result, files))
+    hashes = [result.run.get("model_hash") for result in results]
+    if other := next((file for file, of in zip(files, hashes, strict=True) if of != hashes[0]), None):
+        raise ValueError(
+            f"{folder} holds results of several models: {other.name} is of another one than {files[0].name}; evaluate "
+            "each model into its own folder"
+        )
+    return results
 
 
 def pooling_of_results(folder: str | Path) -> str | None:
@@ -93,7 +101,8 @@ def models_of(entries: Sequence[str]) -> list[Model]:
 
     Raises:
         FileNotFoundError: a folder without results.
-        ValueError: the folders of one name hold different tasks.
+        ValueError: the folders of one name hold different tasks; a folder holds results of several models; a task was
+            not evaluated alike by all.
     """
     models = [
         Model(with_pooling(name, *map(pooling_of_results, folders)), tuple(map(read_folder, folders)))
@@ -104,12 +113,26 @@ def models_of(entries: Sequence[str]) -> list[Model]:
     return models
 
 
+def check_same_data(models: Sequence[Model]) -> None:
+    """Raise if a task of one name, split and size is of other data in another folder, or of another protocol."""
+    first: dict[str, tuple[Result, str]] = {}
+    for model in models:
+        for result in (result for run in model.seeds for result in run):
+            other, name = first.setdefault(label_of(result), (result, model.name))
+            if different := _different(other, result):
+                raise ValueError(
+                    f"{result.task} {result.split} of {model.name} was evaluated {different} than of {name}; evaluate "
+                    "both alike"
+                )
+
+
 def check_same_tasks(model: Model) -> None:
-    """Raise if the seeds of a model have results of different tasks."""
+    """Raise if the seeds of a model have results of different tasks, or of other data."""
     if len({tuple((result.task, result.split) for result in run) for run in model.seeds}) > 1:
         raise ValueError(
             f"the folders of {model.name!r} hold different tasks; give them different names, or the same tasks"
         )
+    check_same_data([model])
 
 
 @dataclass(frozen=True)

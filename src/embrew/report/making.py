@@ -203,12 +203,15 @@ def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Mod
         resolved: list[ModelSource] = []
         for number, source in enumerate(seeds, start=1):
             choice = None
+            own = folder if len(seeds) == 1 else folder / f"seed-{number}"
             if source.model and not (source.results or source.untrained or source.pooling):
-                choice = choose_pooling(source.model, tasks, folder)
+                try:
+                    choice = choose_pooling(source.model, tasks, own)
+                except FileExistsError:
+                    choice = choose_pooling(source.model, tasks, own, overwrite=True)
             resolved.append(replace(source, pooling=choice.pooling) if choice else source)
-            label = name if len(seeds) == 1 else f"{name}, seed {number}"
-            with within(label):
-                scored.append(_results(resolved[-1], tasks, folder if label == name else folder / f"seed-{number}"))
+            with within(name if len(seeds) == 1 else f"{name}, seed {number}"):
+                scored.append(_results(resolved[-1], tasks, own))
         chosen = [new.pooling for old, new in zip(seeds, resolved, strict=True) if old.pooling is None]
         models.append(Model(with_pooling(name, *chosen), tuple(scored)))
         with_poolings[models[-1].name] = resolved

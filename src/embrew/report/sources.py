@@ -11,7 +11,7 @@ from shlex import quote
 from typing import Any, TypeVar
 
 from embrew.evaluation.results import read_paths
-from embrew.files.formats import ENCODER, GAP, RUN, SWEEP
+from embrew.files.formats import ENCODER, GAP, RUN, STAGE, SWEEP
 from embrew.files.names import base_name, from_home, path_inside, shown_path
 from embrew.files.reading import read_json
 from embrew.inspection import Contents, inspect
@@ -228,9 +228,9 @@ def _sources_of_run(name: str, path: Path, run: Contents) -> Iterator[tuple[str,
 
 def _base_is_known(run: Path, stage: Path) -> bool:
     """Return whether the encoder before training can be built: its language model has a name, or is at hand."""
-    start = read_json(run / RUN.file, kind=RUN).get("command", [])
+    start = read_json(stage / STAGE.file, kind=STAGE).get("start")
     base = read_json(stage / ENCODER.file, keys=("base",), kind=ENCODER)["base"]
-    if "--from" in start or not (stage / RECIPE).is_file():
+    if start is not None or not (stage / RECIPE).is_file():
         return False
     if base["kind"] != "folder" or (stage / BASE).is_dir():
         return True

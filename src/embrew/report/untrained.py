@@ -55,6 +55,7 @@ def choose_pooling(
     dtype: str = "auto",
     batch_tokens: int | None = None,
     processes: Processes | None = None,
+    overwrite: bool = False,
 ) -> PoolingChoice | None:
     """Return the pooling with the best mean score on the dev splits of the tasks' folders; None if it is no bare model.
 
@@ -67,8 +68,10 @@ def choose_pooling(
         dtype: Data type of the model.
         batch_tokens: Padded tokens per batch.
         processes: The processes of a launch, which share the tasks.
+        overwrite: Replace the dev scores in `folder`.
 
     Raises:
+        FileExistsError: `folder` holds the dev scores of another model, and `overwrite` is off.
         FileNotFoundError: no such model.
         ValueError: no task has a dev split.
     """
@@ -90,6 +93,7 @@ def choose_pooling(
                 output_dir=output,
                 batch_tokens=batch_tokens,
                 processes=processes,
+                overwrite=overwrite,
                 show_progress_bar=True,
             )
         scores[pooling] = mean_score(results)

@@ -82,6 +82,11 @@ def save_encoder(
             f"this encoder was truncated to {encoder.num_layers} layers; an encoder's folder names a complete base; "
             "export it, or save the full encoder and give num_layers to encode"
         )
+    if encoder.truncate_dim is not None:
+        raise ValueError(
+            f"this encoder was truncated to {encoder.truncate_dim} dimensions, which its folder does not hold; export "
+            "it, or save it without truncate_dim, and give that to encode"
+        )
     if not encoder.backbone.owns_weights and (difference := difference_to_base(encoder)) is not None:
         logger.warning(
             "the weights under the adapter are not those of %s with %d merged adapters: %s; they are saved whole",

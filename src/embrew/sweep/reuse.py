@@ -11,7 +11,7 @@ from embrew.files import formats
 from embrew.files.checksums import sealed
 from embrew.files.writing import atomic_folder, write_json
 from embrew.recipe import Recipe
-from embrew.training.run_json import RUN, read_run
+from embrew.training.run_json import BASE, RUN, read_run
 from embrew.training.stage_json import STAGE, StageSettings, changed_inputs, read_stage
 
 logger = logging.getLogger(__name__)
@@ -75,4 +75,7 @@ def _copy_results(recipe: Recipe, stage: str, source: Path, folder: Path) -> Non
             results.setdefault(key, {})[stage] = values[stage]
         if "base" in values:
             results.setdefault(key, {}).setdefault("base", values["base"])
+    for key in (BASE, "sets"):
+        if key in source_results:
+            results.setdefault(key, source_results[key])
     write_json(folder / RUN, sealed(results))

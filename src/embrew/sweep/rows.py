@@ -153,10 +153,22 @@ def read_sweep(name_or_path: str | Path, recipe: str | Path, overrides: Sequence
                 f"{here} has no evaluation: the recipe has no evaluation, and the sweep no suite; give one of them, "
                 "for example evaluation.dev=[my-beir-folder]"
             )
+        first = rows[0] if rows else row
+        if config.suite is None and _sets(row) != _sets(first):
+            raise ValueError(
+                f"{here} has other evaluation.dev or evaluation.guard than row {first.name}, so that their scores are "
+                "of different sets; give all rows the same, or the sweep a suite"
+            )
         rows.append(row)
     axis, numbers = _axis(rows, config.x)
     rows_with_x = tuple(replace(row, x=x) for row, x in zip(rows, numbers, strict=True))
     return Sweep(source, rows_with_x, config.suite, axis)
+
+
+def _sets(row: SweepRow) -> tuple[object, object]:
+    """Return the dev and guard sets of a row."""
+    evaluation = row.recipe.evaluation
+    return (None, None) if evaluation is None else (evaluation.dev, evaluation.guard)
 
 
 def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, overrides: Sequence[str]) -> SweepRow:

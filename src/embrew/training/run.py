@@ -27,7 +27,7 @@ from embrew.model.encoder_module import CardFacts
 from embrew.recipe import Recipe, build
 from embrew.storage.base_model import EMULATED, supports_natively
 from embrew.storage.card import without_scores
-from embrew.storage.loading import final_stage
+from embrew.storage.loading import trained_folder
 from embrew.training import checkpoints
 from embrew.training.run_json import RUN, RunResults
 from embrew.training.sharding import check_launch
@@ -85,7 +85,7 @@ class Run:
         self.recipe, self.resume, self.verify = recipe, resume, verify
         self.folders = [folder / stage.name for stage in recipe.stages]
         self.work_folders = [folder / f"{stage.name}.work" for stage in recipe.stages]
-        self.start = None if start is None else final_stage(Path(start))
+        self.start = None if start is None else trained_folder(start)
         self.start_facts: CardFacts | None = None
         self.center_texts: Groups = {}
         self.settings = StageSettings(recipe, folder, self.start)
@@ -270,6 +270,8 @@ class Run:
         """Save the encoder of a stage, which was trained for `steps` in it, and those of `training.keep`."""
         self.results.write()  # before the stage's folder, which marks it as finished
         encoder.card_facts = self.results.card_facts(index, self.start_facts)
+        for earlier in self.folders[index].parent.glob(f"{self.recipe.stages[index].name}{checkpoints.STEP_SUFFIX}*"):
+            shutil.rmtree(earlier)  # of weights that were trained before these
         if self.arguments[index].keep:
             self._save_earlier_steps(index, encoder, steps)
         encoder.save_pretrained(

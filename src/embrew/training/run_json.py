@@ -26,6 +26,7 @@ from embrew.methods.base import DataRow
 from embrew.model.encoder_module import CardFacts
 from embrew.recipe import Recipe, StageConfig, build
 from embrew.settings.yaml_files import dump_yaml
+from embrew.text_encoder import vectors_hash
 from embrew.training.stage_evaluation import (
     Evaluate,
     EvaluateSets,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 RUN = formats.RUN.file
+BASE = "base_vectors"  # key: the hash of the untrained encoder's vectors
 REPAIR = "remove it and run again with --resume: scores and times of finished stages are lost, their models are not"
 
 
@@ -73,8 +75,8 @@ class RunResults:
             guard sets; `rejected`, numbers of skipped rows by file; `samples`, rows per step and per epoch, and steps;
             `losses`, log lines (means since the line before); `curves`, scores within the stage; `kept`, the step
             whose weights are saved where the best is chosen; `gap`, see `GapClosed`; `arithmetic`. For the run:
-            `stages`; `final`, the last of them; `command`, which started the run; `sets`, kind, split, size and metric
-            of the dev and guard sets.
+            `stages`; `final`, the last of them; `command`, which started the run; `sets`, kind, split, size, metric
+            and sha256 of the dev and guard sets; `base_vectors`, the hash of the untrained encoder that was scored.
         reserved: sorted fingerprints of dev rows that were split off training rows; None if there are none.
         writes: whether this process scores and writes.
         compute_dtypes: dtype of the matrix products of each stage.
@@ -104,11 +106,37 @@ class RunResults:
                 )
             self.reserved = np.unique(fingerprints(texts))
         self.values: dict[str, Any] = {"scores": {}, "seconds": {}, "data": {}, **read_run(folder)}
+        self._check_sets()
         self.values["format"] = formats.RUN.number
         self.values["final"] = recipe.stages[-1].name
         self.values["stages"] = [stage.name for stage in recipe.stages]
         if command:
             self.values["command"] = list(map(public_setting, command))
+
+    def _check_sets(self) -> None:
+        """Drop the scores of guard sets that have changed since an earlier call.
+
+        Raises:
+            ValueError: dev sets have changed, and something was trained.
+        """
+        hashes, earlier = (
+            {name: facts.get("sha256") for name, facts in about.items()}
+            for about in ({} if self.sets is None else self.sets.about, self.values.get("sets", {}))
+        )
+        changed = {name for name in {*hashes, *earlier} if hashes.get(name) != earlier.get(name)}
+        if self.sets is None or not earlier or not changed:
+            return
+        dev = sorted(name for name in changed if not name.startswith(formats.GUARD))
+        stages = [stage.name for stage in self.recipe.stages]
+        begun = [name for name in stages for end in ("", ".work") if (self.folder / f"{name}{end}").is_dir()]
+        if dev and begun:
+            raise ValueError(
+                f"{self.folder}: evaluation.dev has changed since {begun[0]} was trained ({', '.join(dev)}); its "
+                "scores would be of two sets: put the data back, or choose another output folder"
+            )
+        for scores in self.values["scores"].values():
+            for name in (*changed, "guard"):
+                scores.pop(name, None)
 
     def write(self) -> None:
         """Write the file, from the process that writes."""
@@ -122,7 +150,9 @@ class RunResults:
             return
         scores = self.values["scores"]
         other_sets = self.sets is not None and {*self.sets.about} != {*scores.get(name, ())} - {"dev", "guard"}
-        if name != "base" or name not in scores or other_sets:
+        made_of = vectors_hash(encoder) if name == "base" else None
+        if name != "base" or name not in scores or other_sets or self.values.get(BASE) != made_of:
+            self.values[BASE] = made_of or self.values.get(BASE)
             scores[name] = self._scores(encoder, self.values["stages"][0] if name == "base" else name)
             if self.sets is not None:
                 self.values["sets"] = self.sets.about

@@ -38,7 +38,7 @@ class EvaluateSets(Protocol):
 
     @property
     def about(self) -> dict[str, dict[str, str]]:
-        """Kind, split, metric and, once known, size of each set, by the name of its score."""
+        """Kind, split, metric, sha256 and, once known, size of each set, by the name of its score."""
 
     def __call__(self, encoder: Encoder) -> Scores:
         """Return the scores of an encoder."""

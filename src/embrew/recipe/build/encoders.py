@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from peft import PeftModel
 from transformers import set_seed
 
 from embrew.encoder import Encoder
+from embrew.identity import active_adapter, sorted_names
 from embrew.methods import Objective
 from embrew.model.attention import Attention
 from embrew.model.center import NO_TEXTS, uncentered
@@ -112,12 +114,30 @@ def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device:
         opened.recipe = recipe.public().to_yaml()
     if not isinstance(opened.backbone.model, PeftModel):
         _make_trainable(opened, recipe, index)
-    elif recipe.encoder.lora is None:
+    elif recipe.encoder.lora is not None:
+        if not index:
+            _warn_of_lora(recipe.encoder.lora, opened, source)
+    else:
         raise ValueError(
             f"{source} carries an adapter, and the recipe trains all weights (it has no encoder.lora); set "
             "adapter: merge in the stage, so that the adapter becomes part of them, or give encoder.lora to continue it"
         )
     return opened
+
+
+def _warn_of_lora(lora: Mapping[str, Any], opened: Encoder, source: Path) -> None:
+    """Warn where the adapter that is continued is not that of the recipe."""
+    adapter = active_adapter(opened) or {}
+    differing = {key: adapter.get(key) for key, value in lora.items() if sorted_names(value) != adapter.get(key)}
+    if differing.get("target_modules") and lora["target_modules"] == "all-linear":
+        del differing["target_modules"]  # their names
+    if differing:
+        logger.warning(
+            "%s  its adapter is continued as it is (%s), not as encoder.lora says; to train a new one, set adapter: "
+            "merge in the stage",
+            source,
+            ", ".join(f"{key}: {value}" for key, value in differing.items()),
+        )
 
 
 def _make_trainable(opened: Encoder, recipe: Recipe, index: int) -> None:
