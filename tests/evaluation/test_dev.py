@@ -36,7 +36,7 @@ def test_means_and_each(sets, monkeypatch):
     assert asked == [("the encoder", [("one", "dev"), ("two", "validation"), ("cars", "test")], 512)]
     assert found.metrics == ["dev", "one", "two"]
     about = {"kind": "retrieval", "split": "test", "metric": "nDCG@10", "size": "7 pairs"}
-    assert found.about["guard/cars"] == about, "a guard set is only reported, and says its split"
+    assert found.about["guard/cars"].items() > about.items(), "a guard set is only reported, and says its split"
     assert "guard" not in dev_sets([sets / "one"])("another")
 
 
