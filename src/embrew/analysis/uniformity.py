@@ -14,7 +14,7 @@ with a query and a positive.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -199,7 +199,7 @@ def add_uniformity(
     if not positives or len(different) < 2:
         raise ValueError(f"{path}: {len(positives)} positives and {len(different)} different texts; give more rows")
     return DevSetsWithUniformity(
-        **vars(sets),
+        **{field.name: getattr(sets, field.name) for field in fields(DevSets)},
         positives=tuple(sample_in_order(positives, max_texts, seed=seed)),
         different=tuple(different),
         split=split,

@@ -203,15 +203,15 @@ def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Mod
         resolved: list[ModelSource] = []
         for number, source in enumerate(seeds, start=1):
             choice = None
-            own = folder if len(seeds) == 1 else folder / f"seed-{number}"
+            seed_folder = folder if len(seeds) == 1 else folder / f"seed-{number}"
             if source.model and not (source.results or source.untrained or source.pooling):
                 try:
-                    choice = choose_pooling(source.model, tasks, own)
+                    choice = choose_pooling(source.model, tasks, seed_folder)
                 except FileExistsError:
-                    choice = choose_pooling(source.model, tasks, own, overwrite=True)
+                    choice = choose_pooling(source.model, tasks, seed_folder, overwrite=True)
             resolved.append(replace(source, pooling=choice.pooling) if choice else source)
             with within(name if len(seeds) == 1 else f"{name}, seed {number}"):
-                scored.append(_results(resolved[-1], tasks, own))
+                scored.append(_results(resolved[-1], tasks, seed_folder))
         chosen = [new.pooling for old, new in zip(seeds, resolved, strict=True) if old.pooling is None]
         models.append(Model(with_pooling(name, *chosen), tuple(scored)))
         with_poolings[models[-1].name] = resolved

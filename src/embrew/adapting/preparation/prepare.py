@@ -323,8 +323,8 @@ def _read(documents: DataSource | None, pairs: DataSource | None, *, max_chars: 
     if documents is not None:
         total = sum(map(len, by_document.values()))
         numbers = len(all_documents), total
-        of_each = (f"{n} {what}{'s' * (n != 1)}" for n, what in zip(numbers, ("document", "passage"), strict=True))
-        summary.append(f" in {documents.name}, ".join(of_each))
+        counts = (f"{n} {what}{'s' * (n != 1)}" for n, what in zip(numbers, ("document", "passage"), strict=True))
+        summary.append(f" in {documents.name}, ".join(counts))
     logger.info("read %s", ", ".join(summary))
     if unique:
         first = {"query": unique[0].question, "positive": unique[0].answer}
