@@ -383,8 +383,9 @@ def test_encoders_of_one_base_that_were_trained_race(model_folder, tmp_path):
         for written in ("encoder", "export"):
             np.testing.assert_allclose(vectors(out / written), vectors(tmp_path / name), atol=1e-5)
     written = (out / "export" / "parity.json").stat().st_mtime_ns
-    adapt(as_is=[tmp_path / better], output=out, **options)
-    assert (out / "export" / "parity.json").stat().st_mtime_ns == written, "not exported again"
+    for export in (False, False, True):
+        adapt(as_is=[tmp_path / better], output=out, **options, export=export)
+        assert (out / "export" / "parity.json").stat().st_mtime_ns == written, "neither removed nor exported again"
 
     report = adapt(
         tmp_path / "one", output=tmp_path / "trained", **options, overrides=[*TINY[1:], "adapt.minutes=0.05"]

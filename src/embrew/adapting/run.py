@@ -104,11 +104,11 @@ def _write_encoder(best: RaceRow, candidate: Candidate, folder: Path) -> Encoder
 
 
 def _exported(folder: Path) -> str | None:
-    """Return the hash of the vectors that the intact export of an earlier call gives; None: there is none."""
+    """Return the hash of the vectors of an intact export, as the report of the last call says; None: there is none."""
     if not (folder / EXPORT).is_dir() or not is_intact(folder / EXPORT) or not (folder / ADAPTED).is_file():
         return None
-    earlier = read_json(folder / ADAPTED, repair=f"remove {folder / ADAPTED}; the same command writes it again")
-    return earlier.get("vectors") if earlier.get("exported") else None
+    repair = f"remove {folder / ADAPTED}; the same command writes it again"
+    return cast("str | None", read_json(folder / ADAPTED, repair=repair).get("vectors"))
 
 
 def _remove(folder: Path, marker: str) -> None:
