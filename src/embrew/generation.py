@@ -14,6 +14,7 @@ from transformers import DynamicCache, GenerationConfig
 from embrew.model.attention import first_prompt
 from embrew.model.batching import plan_batches
 from embrew.model.encoder_module import EncoderModule
+from embrew.model.prefix import cache_name
 from embrew.progress import progress
 from embrew.text.texts import Text
 from embrew.text.tokens import Segment, Tokens
@@ -137,7 +138,10 @@ def _continue(
         model.register_forward_pre_hook(cache_filter.before, with_kwargs=True)
         model.register_forward_hook(cache_filter.after)
     written = model.generate(
-        inputs_embeds=left, attention_mask=real.gather(1, order), past_key_values=cache, generation_config=settings
+        inputs_embeds=left,
+        attention_mask=real.gather(1, order),
+        generation_config=settings,
+        **{cache_name(model): cache},
     )
     return [str(text) for text in encoder.tokenizer.batch_decode(written, skip_special_tokens=True)]
 
@@ -157,7 +161,7 @@ class _CacheFilter:
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Set the mask of what is left and of what was written, from the second forward pass on."""
         if self.has_read:
-            cache, ids = kwargs["past_key_values"], kwargs["input_ids"]
+            cache, ids = kwargs[cache_name(module)], kwargs["input_ids"]
             width = cache.get_seq_length() + ids.shape[1] - self.seen.shape[1]
             seen = self.seen.repeat_interleave(len(ids) // len(self.seen), 0)
             kwargs["attention_mask"] = torch.cat([seen, seen.new_ones(len(ids), width)], dim=1)
@@ -168,7 +172,7 @@ class _CacheFilter:
         if self.has_read:
             return
         self.has_read = True
-        for layer in output.past_key_values.layers:
+        for layer in output[cache_name(module)].layers:
             positions = self.positions.repeat_interleave(len(layer.keys) // len(self.positions), 0)
             index = positions[:, None, :, None].expand(-1, layer.keys.shape[1], -1, -1)
             layer.keys = layer.keys.gather(2, index.expand(-1, -1, -1, layer.keys.shape[3]))

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -151,7 +152,7 @@ class SharedPrefix:
         rest = _columns(tokens, slice(self.count, None), slice(None))
         position_ids = torch.arange(self.count, tokens.input_ids.shape[1], device=device)[None]
         states = model(
-            inputs_embeds=embed(rest), position_ids=position_ids, **cache_arguments(computed.layers)
+            inputs_embeds=embed(rest), position_ids=position_ids, **cache_arguments(model, computed.layers)
         ).last_hidden_state
         return computed.states, states
 
@@ -190,17 +191,22 @@ def can_share(inner: PreTrainedModel) -> bool:
     return _SHARED[key]
 
 
+def cache_name(model: nn.Module) -> str:
+    """Return the name of a model's argument for keys and values; transformers has renamed it in 5.24."""
+    return next((name for name in signature(model.forward).parameters if name == "cache"), "past_key_values")
+
+
 def compute_prefix(model: PreTrainedModel, embedded: Tensor) -> PrefixStates:
     """Return what a model computes for embeddings `(1, count, hidden)`."""
     cache = DynamicCache()  # without a configuration: layers with a window keep what is beyond it, too
-    states = model(inputs_embeds=embedded, past_key_values=cache, use_cache=True).last_hidden_state
+    states = model(inputs_embeds=embedded, use_cache=True, **{cache_name(model): cache}).last_hidden_state
     layers: Any = cache.layers
     return PrefixStates(tuple((layer.keys, layer.values) for layer in layers), states)
 
 
-def cache_arguments(layers: tuple[tuple[Tensor, Tensor], ...]) -> dict[str, Any]:
+def cache_arguments(model: nn.Module, layers: tuple[tuple[Tensor, Tensor], ...]) -> dict[str, Any]:
     """Return arguments of a model with which its input follows kept keys and values."""
-    return {"past_key_values": Cache(layers=[_PrefixLayer(*pair) for pair in layers]), "use_cache": True}
+    return {cache_name(model): Cache(layers=[_PrefixLayer(*pair) for pair in layers]), "use_cache": True}
 
 
 def _columns(tokens: Tokens, columns: slice, rows: slice) -> Tokens:
